@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small float networks of every kind that microcontrollers run, in torch: what the quantisers are compared on.
 
 Each is made for images of ``side`` by ``side`` pixels or series of ``side`` rows, with ``width`` channels at its input; widths

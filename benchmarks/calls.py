@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call from Python costs beside the network: ``lib(x)`` and ``lib.batch(xs)`` against the C function itself.
 
     python benchmarks/calls.py [MODEL ...] [--rounds 400] [--samples 1000] [--json calls.json]

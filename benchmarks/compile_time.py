@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What compiling costs: CPU seconds and memory of `microc compile`, cold and again, and where the time goes, stage by stage.
 
     python benchmarks/compile_time.py [--models kws,transformer,FILE | all] [--board BOARD] [--json FILE]

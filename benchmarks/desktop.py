@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Desktop libraries beside ONNX Runtime and LiteRT: microseconds of a run on threads, the least of many, taken by turns.
 
     python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--threads 1] [--math exact] [--rounds 30]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the desktop's libraries are timed beside: ONNX Runtime for .onnx files, LiteRT with XNNPACK for .tflite files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What weights of few bits cost: networks as they are, and with weights rounded to 4 or 2 bits, which are packed.
 
     python benchmarks/few_bits.py [--models kws,ic,ad] [--cores m4,m55,m0,rv32] [--bits 4,2] [--blocks 0] [--optimize balanced]

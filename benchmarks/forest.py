@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A random forest on emulated cores, in floats and in integers, beside emlearn where it is installed.
 
     python benchmarks/forest.py [--boards mps2-an386,microbit] [--trees 10] [--depth 10]

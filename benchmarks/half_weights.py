@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What float networks cost with weights of 16 bits: flash and instructions on boards, time on this computer.
 
     python benchmarks/half_weights.py [--models vww,kws,vit,transformer,lstm] [--cores m4,m55,host] [--optimize balanced]

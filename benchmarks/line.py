@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a serial line's rate transfers reach: firmware in a process of this computer, behind a line as slow as a real one.
 
     python benchmarks/line.py [MODEL] [--bytes 65536]

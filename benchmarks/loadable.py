@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What code that may lie anywhere costs: networks as they are loaded, beside the same code linked for one address.
 
     python benchmarks/loadable.py [--models kws,ad] [--boards mps2-an386,microbit]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spaces that were measured as a whole, as tables: searches are compared on them without a compiler, a board or a model.
 
 A table has every point of a kernel's space, which kernel it makes (none where there is no such schedule), and what a search is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixed precision: weights of 8 bits, of 4, and of whichever keep a limit of flash between the two.
 
     python benchmarks/mixed_precision.py nets/ [--networks cnn,dscnn] [--share 0.5] [--board nucleo-l476rg] [--json rows.json]

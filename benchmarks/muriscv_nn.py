@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RISC-V's vectors beside muRISCV-NN's kernels: instructions of the same networks under QEMU.
 
     python benchmarks/muriscv_nn.py SOURCES [--networks FILE ...] [--bits 128]

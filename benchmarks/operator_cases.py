@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The applications that ``operators.py`` measures: one operator each, as a reader of models writes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every common operator costs on every core: instructions per multiply-accumulate, or per element where there are none.
 
     python benchmarks/operators.py [--cores m4,m0] [--dtypes int8,float32] [--only conv,pool] [--json FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An emulated board behind a line of a rate: ``paced.py BOARD ELF BAUD`` passes bytes no faster, both ways, ten bits each.
 
 It speaks for a board as a port ``pipe:PROGRAM {elf}`` does, and is as slow as a serial line of that rate.

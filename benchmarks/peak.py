@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of what this computer can multiply and add the generated C does: products of matrices and
 convolutions, of floats and of bytes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantisers side by side: float, ONNX Runtime's static quantiser, ai-edge-quantizer and microc, on networks with data.
 
     python benchmarks/quantisation.py nets/                               # NAME.onnx or NAME.tflite, each with NAME.npz

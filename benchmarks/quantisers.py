@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The quantisers that are compared: each takes a float network and its samples, and answers for the samples to test with.
 
 A quantiser that is not installed, does not read the format or does not know the scheme says so: :class:`Absent`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same function with badly scaled channels: what training without weight decay, or folded normalisation, may leave behind.
 
 Where a convolution's channels reach another through nothing but ReLU and pooling, each channel is multiplied by a random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RISC-V's vectors beside its scalar code: instructions of an inference under QEMU, counted one by one.
 
     python benchmarks/riscv_vector.py [--networks FILE ...] [--bits 128]

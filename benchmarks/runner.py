@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runner of the benchmarks: builds the firmware of a compiled network, boots it on an emulated board, counts instructions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that a network is calibrated and judged on: a file beside the network, or scikit-learn's digits.
 
 A file ``NAME.npz`` has ``x_cal`` and ``x_test`` (float32, one sample a row), ``y_test`` (int64 labels, or float32 targets of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of the benchmarks: cores to measure on, networks, peers, and how far below a peer we want to be.
 
 A bar is the largest ratio of ours to the peer's that counts as met; the aim is where we would like to be.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutional and dense ONNX networks as TFLite files, for a quantiser that reads no other format.
 
 Data become NHWC and ReLU part of the operator before it, as TensorFlow's converter does: what a quantiser sees there decides its

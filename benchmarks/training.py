@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the networks that the quantisers are compared on, and write them with their samples: NAME.onnx, NAME.npz.
 
     python benchmarks/training.py FOLDER [--networks cnn,lstm] [--exporter script]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a search finds: networks before and after ``microc tune``, and how near to the best it comes in a few trials.
 
     python benchmarks/tuning.py networks [--models kws,ad,vww,ic,strww] [--cores m4,m55,m0] [--trials 500] [--optimize GOAL]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a search finds on this computer: microseconds of a network before and after ``microc tune``, taken by turns.
 
     python benchmarks/tuning_desktop.py [--networks NAME,...] [--target native] [--trials 250] [--rounds 60] [--records DIR]

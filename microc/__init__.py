@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """microc: trained networks to plain C for microcontrollers.
 
     import microc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors that a user can act on: each states what went wrong, where, and what to do about it.
 
 Every error that the library raises deliberately is a :class:`MicrocError`. The command line prints it as ``error[CODE]:

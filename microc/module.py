@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data structures of a compiled network: kernels, calls, values, the memory plan.
 
 Lowering creates these, the memory planner assigns addresses, and code generation prints C from them."""

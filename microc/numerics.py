@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixed-point arithmetic: definitions of every rounding, and of transcendental functions as TFLite Micro computes
 them."""
 

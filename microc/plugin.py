@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugins, which add operators, cores and external code: the names that a plugin file imports, and the loader of such files.
 
 A plugin is a Python file that defines ``PLUGIN``::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Targets of code generation: a :class:`Target` (core and features), a :class:`Board` (target, memories, console,
 emulator) and a :class:`Goal` (price of a byte of flash).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators as functions on tensors of ``microc.te``: ``topi.dense(x, weight)`` returns a tensor for further expressions.
 
 Every operator of docs/operators.md that computes something is available under its name, with its attributes as keyword

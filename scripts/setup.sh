@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Set up a virtual environment with microc in it, and the tools it works with where they are missing and may be installed.
 #   scripts/setup.sh VENV REQUIREMENT      (REQUIREMENT: '.' or '.[test]')
 set -eu

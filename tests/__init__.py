@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tests. What they compile is compiled anew, but for those of the cache, which have one of their own.
 
 Libraries that are held against microc compute in one thread: the run has a worker for each core, and threads of both wait for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the tests nearest to a change: ``make check``.
 
     python -m tests.affected [BASE] [--minutes N] [--list]     test what differs from BASE (default: HEAD, so what is uncommitted)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests of what microc writes for a fixed set of compilations: the proof that a refactoring changes no generated code.
 
     python -m tests.digest record FILE [--quick] [--texts DIR]     compile the set, and write its digests

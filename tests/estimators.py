@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scikit-learn's estimators, fitted on three of its data sets, compiled for this computer, and asked what they predict.
 
     python -m tests.estimators [NAME ...]

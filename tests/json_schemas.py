@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schemas of ``--json``: taken from what commands print, ``python -m tests.json_schemas`` writes docs/json.md and its schema.
 
 The test beside it holds every command's output against the schema that is written.

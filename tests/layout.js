@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What is wrong with the layout of a page, as sentences: an expression for Chromium.evaluate.
 (() => {
   "use strict";

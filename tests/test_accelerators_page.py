@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``docs/accelerators.md``: its code runs, block by block, where there is a driver."""
 
 from __future__ import annotations

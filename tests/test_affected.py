@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests nearest to a change are found by imports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wherever an arena is declared, in pages, templates, examples and tests, it is as aligned and as large as the header asks."""
 
 from __future__ import annotations

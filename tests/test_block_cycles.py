@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model cycles of blocks: reading a disassembly, cutting it by counts, and what llvm-mca is given."""
 
 from __future__ import annotations

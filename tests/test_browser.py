@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: it draws, sorts, fits, complains about nothing and asks the network for nothing."""
 
 from __future__ import annotations

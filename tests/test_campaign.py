@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of tests that are taken in turn leave out no row and no column."""
 
 from __future__ import annotations

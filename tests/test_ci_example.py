@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The script of examples/ci, and the action around it."""
 
 from __future__ import annotations

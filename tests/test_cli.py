@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: results on stdout, refusals on stderr, exit codes, never a traceback."""
 
 from __future__ import annotations

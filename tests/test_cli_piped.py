@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``-`` is what comes on standard input: models and data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A project of ``microc new``: its commands need no arguments, the command line wins, and it is compiled when it is old."""
 
 from __future__ import annotations

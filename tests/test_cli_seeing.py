@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc report``, ``compare`` and ``watch`` as a user calls them."""
 
 from __future__ import annotations

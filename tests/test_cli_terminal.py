@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person sees on a terminal: tables that fit, colours where they are wanted, progress, and one line after Ctrl-C."""
 
 from __future__ import annotations

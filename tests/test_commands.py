@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands are declared: the parser, help, completions, pages and typed arguments derive from one table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``docs/compiler.md``: its code runs, block by block, in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shells complete commands, options and their words; the manual page is troff without a warning."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration runs, is right as often as it must be, and does without cross tools."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc/DESIGN.md``: the texts that it quotes are what a compilation of the digits network writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digests by which refactorings are judged see what changes code, and nothing else."""
 
 from __future__ import annotations

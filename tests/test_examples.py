@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every example runs as its README says, on emulated boards."""
 
 from __future__ import annotations

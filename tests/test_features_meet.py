@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs of features that the documentation names side by side: each pair works, or is refused by one clear sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs, files and commands of docs/features.md do what the page says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The house has floors: a file imports lower floors and its own folder, never up, never sideways."""
 
 from __future__ import annotations

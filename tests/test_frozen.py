@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classes of values behave as frozen dataclasses do, but for a change at run time, which the type checker refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guides for contributors: a README in every room, paths that exist, the example of CONTRIBUTING.md as code, roles that
 name what exists."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction sets: no instruction is named outside their files, nor in the C of other cores; what they hold is whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/json.md and its schema say what commands print with --json."""
 
 from __future__ import annotations

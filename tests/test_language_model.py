@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of a language model: its letters are ONNX Runtime's, its caches lie in place, and its gradients are right."""
 
 from __future__ import annotations

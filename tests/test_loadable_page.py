@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of docs/loadable.md, in order, on an emulated board."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of operators is the registries' content, and `microc operators` prints it."""
 
 from __future__ import annotations

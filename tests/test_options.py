@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options are one table: keywords, flags, help, the page and refusals derive from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugins: the example in every format, externs with both bodies, and refusals that help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every example of a plugin through every command: what a plugin brings holds for the whole of a command, or of a call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs and commands of docs/quantisation.md run as written; what the page shows of an answer is what is answered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RAM needed is one figure: static RAM, the arena in it, and the deepest stack of a run, in every command that says it."""
 
 from __future__ import annotations

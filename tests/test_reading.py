@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of others: pipes and devices never block a reader, sizes are bounded, and owners are compared as git does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks with badly scaled channels are the same functions as those they are made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/stability.md says of every name, command and option whether it is promised."""
 
 from __future__ import annotations

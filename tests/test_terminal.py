@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of strangers on a terminal: whatever a model, a board, a record or a file is called, no byte of it is obeyed."""
 
 from __future__ import annotations

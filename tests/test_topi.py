@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators as tensor expressions of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model cycles of a program's straight-line blocks on Cortex-M, by llvm-mca.
 
 In the order of calls: :func:`parse_disassembly`, :func:`split_blocks` at the counts of executions, :func:`translate_block`

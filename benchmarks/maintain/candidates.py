@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels drawn from all over their spaces, on several targets: does each compute what its layer is, bit for bit?
 
     python benchmarks/maintain/candidates.py [--targets m4,m0,m55,rv32imc,avr,host] [--count 10000] [--seed 0] [--models GLOB]

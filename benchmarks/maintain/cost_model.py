@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost model against emulated counts: rank correlation and error over the kernels of many networks and schedules.
 
     python benchmarks/maintain/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,more rows]

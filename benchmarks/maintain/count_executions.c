@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* QEMU TCG plugin: counts how often each instruction address is executed.
  *
  * Argument: out=FILE. At exit the plugin writes a line "<address, hexadecimal> <count>" for each executed instruction.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model cycles of the MLPerf Tiny networks on Cortex-M4, M7 and M55, by LLVM's scheduling models.
 
     python benchmarks/maintain/cycles.py [--models kws,vww] [--cores m4,m7,m55] [--optimize GOAL] [--layers] [--json FILE]

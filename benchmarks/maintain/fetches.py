@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What code misses caches: the cost model's rule against every instruction that an emulated core executed.
 
     python benchmarks/maintain/fetches.py MODEL [--board mps2-an386] [--line 16] [--caches 64,256,1024] [--json FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure what a firmware takes in flash beside its networks' constants; write ``microc/codegen/c/firmware.json``.
 
     python benchmarks/maintain/firmware.py [--boards NAME,...] [--cores CORE,...] [-o FILE]

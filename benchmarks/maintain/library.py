@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure what functions of compilers' libraries take: stack, flash and RAM, by core; write ``microc/codegen/c/library.json``.
 
     python benchmarks/maintain/library.py [--cores cortex-m0,avr] [-o FILE]

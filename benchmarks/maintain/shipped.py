@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedules that come with the compiler (``microc/compiler/tuned/shipped/``): made anew, and held against the rules.
 
     python benchmarks/maintain/shipped.py write [--cores cortex-m4,...] [--records DIR] [--trials N]

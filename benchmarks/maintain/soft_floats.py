@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instructions of float operations on cores without a floating-point unit: counted in an emulator, and as estimated.
 
     python benchmarks/maintain/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--operators Add,Exp] [--json FILE]

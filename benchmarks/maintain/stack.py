@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the bounds on stacks with the frames that compilers report, for operators and models on all families of cores.
 
     python benchmarks/maintain/stack.py [--boards microbit,hifive1] [--levels=-O0,-O2] [--compilers gcc,clang] [--cases N]

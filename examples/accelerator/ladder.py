@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ladder of a matrix product on an accelerator, in six steps, each a schedule of the same function.
 
     python examples/opencl/ladder.py            # runs all, compares them, prints times (needs microc[opencl] and a driver)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Compiles a network, builds its firmware, and fails where that has grown too much since the report that is in the repository.
 #   MODEL      the network's file
 #   BOARD      what it is for (microc boards); this computer unless given

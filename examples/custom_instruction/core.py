@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A RISC-V core with one instruction of its own: the products of four bytes, added to a register."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network for a plain RISC-V core and for one with an instruction for four products."""
 
 from pathlib import Path

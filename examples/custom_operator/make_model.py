@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes model.onnx: a convolution with the activation Snake on an image, and the Magnitude of a spectrum."""
 
 from __future__ import annotations

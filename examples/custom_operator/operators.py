@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two operators that no format has, for microc: `microc compile model.onnx --plugin operators.py`.
 
 ``snake`` is an activation function, x + sin(alpha * x)**2 / alpha (Ziyin, Hartwig and Ueda 2020), and needs one expression.

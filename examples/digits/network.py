@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network in numpy: forward, backward, activation ranges. Layers are NHWC, weights HWIO."""
 
 from __future__ import annotations

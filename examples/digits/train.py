@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the digits network and write it in three formats. Run once; its results are committed beside this script.
 
     pip install -e .[train,test] && python examples/digits/train.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network as ONNX: float32, and QDQ int8 by onnxruntime's static quantiser."""
 
 from __future__ import annotations

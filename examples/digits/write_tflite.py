@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network as a fully quantised int8 TFLite file: per-channel weights, one scale per activation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A firmware that was there before the network: it samples a sensor, filters, drives a lamp. Three lines of it are new: the
  * arena, the call of reset, and the call of run. (On an emulator, printf reaches the screen by semihosting.)

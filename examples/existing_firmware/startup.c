@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The way from reset to main on a Cortex-M4, as the firmware had it before. */
 #include <stdint.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor's library as a backend, in one file: `microc compile model.onnx --plugin backend.py --external acme`.
 
 The library knows two things: a dense layer of floats with ReLU, and x * scale + shift with a constant for each channel. What it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A random forest of scikit-learn on an Arduino Uno: integers only, in flash, decided as scikit-learn decides.
 
 python examples/forest_on_avr/run.py [--board arduino-uno] [--port PORT]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sizes of the network, the angles of its positions, and how its weights are rounded."""
 
 from __future__ import annotations

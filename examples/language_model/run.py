@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A language model on a microcontroller: letters go to a board over its serial line, and the letter that comes next comes back.
 
     python examples/language_model/run.py ["the old clock"] [--letters 60] [--board mps2-an500] [--port PORT]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small language model on text.txt with numpy alone, and writes it as model.onnx: some minutes on one core.
 
     python examples/language_model/train.py [--steps 1500]

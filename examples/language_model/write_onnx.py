@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trained weights as an ONNX file of one step: a token and the caches go in, the next token and the caches come out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network for digits learns from nothing, on a board of 32 KB: every image is a step, and the board keeps the weights.
 
     python examples/learning/run.py [--board mps2-an386] [--port PORT]

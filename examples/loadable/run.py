@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A board that takes networks which its owner has signed: one firmware, two networks, and one that is not signed.
 
 python examples/loadable/run.py [--board mps2-an386]

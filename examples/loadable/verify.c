@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who may load a network: a board that takes signatures of HMAC-SHA-256 (RFC 2104, FIPS 180-4) by one secret key. Whoever reads the
  * key out of the board can sign; where that matters, call your library's check of a public signature (Ed25519, ECDSA) instead.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The instructions of acme8 by its registers, for firmware that is compiled with -DMICROC_TENSOR_UNIT='"acme8.h"'. An instruction is
  * its operands and a number; the unit reads them in order, and puts them into the queue that they are for.

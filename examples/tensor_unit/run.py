@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network for a plain RISC-V core and for one with a tensor unit beside it, which is a model here."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tensor unit of one's own beside a RISC-V core: what microc has to know of it."""
 
 from microc.plugin import CORES, Plugin, Scratchpad, TensorUnit, with_unit

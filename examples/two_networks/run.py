@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two networks in one firmware, which take turns in one arena: the digits in 8 bits and in floats, asked alternately.
 
 python examples/two_networks/run.py [--board mps2-an386] [--port PORT]

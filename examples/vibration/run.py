@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Anomalies in the vibration of a machine: an autoencoder that knows how the machine sounds when it is well.
 
     python examples/vibration/run.py [--board mps2-an386] [--port PORT]

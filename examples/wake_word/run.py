@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wake word in a recording: raw samples go to a board piece by piece, as from a microphone, and the board says what it heard.
 
     python examples/wake_word/run.py [RECORDING.wav] [--board mps2-an386] [--port PORT]

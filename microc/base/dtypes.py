@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``.
 
 A scalable vector (Arm SVE, RISC-V V) is named by its smallest number of lanes: ``int32xvscalex16`` has a multiple of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paths of the folders that come with the package, and reading of untrusted files with a size limit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Immutable classes and registries: frozen dataclasses that are defined quickly, and mappings that are extended only
 within a ``with`` block."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose one option for every layer such that the total loss is least under limits of flash and time (multiple-choice
 knapsack problem).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Escaping of untrusted text that is printed on a terminal, so that it cannot act as control sequences.
 
 Names come from models, boards, records, files and remote machines. An escape sequence in a name could clear the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of arguments that the words of the command line do not contain: those of ``microc.toml``, and standard input."""
 
 from __future__ import annotations

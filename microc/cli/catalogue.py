@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``boards``, ``plugin``, ``operators``, ``options``, ``ports`` and ``doctor``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``compile``, ``check``, ``import``, ``build`` and ``flash``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parser of the command line: made from the declarations of all commands, with microc's errors and help layout."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that many commands share: output files, compilation, projects and inputs; and ``microc run``."""
 
 from __future__ import annotations

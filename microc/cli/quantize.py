@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc quantize``: quantise a network, and show a report of the loss."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that show the costs of a network: ``report``, ``compare``, ``explain``, ``profile``, ``bench`` and ``size``."""
 
 from __future__ import annotations

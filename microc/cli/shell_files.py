@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files for shells and man(1), generated from the declarations of all commands: completion scripts and the manual page.
 
 The scripts do not call microc. A metavar tells what the value of an argument may be: ``F.html`` is a file of that suffix."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Terminal output of commands: answers, numbers, progress, errors."""
 
 from __future__ import annotations

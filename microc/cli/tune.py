@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc tune``: search for faster schedules, show the progress of the search, and manage files of tuning records."""
 
 from __future__ import annotations

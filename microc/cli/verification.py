@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc verify``: compare the board with the host and the network with its framework, evaluate data, write evidence."""
 
 from __future__ import annotations

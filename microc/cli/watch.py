@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc watch``: run a network on a board again and again.
 
 The runs are shown on a local web page, or printed as JSON lines.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Code generation: print C, and write projects, packages and other output files."""

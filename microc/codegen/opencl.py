@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print TIR functions as OpenCL C 1.2 kernels. Their loops must be bound to work-groups and work-items."""
 
 from __future__ import annotations

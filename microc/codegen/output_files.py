@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write files and folders atomically: readers never see incomplete content, even if the process is killed.
 
 New content is written to a temporary sibling: a file or folder beside the target path whose name begins with a dot and ends

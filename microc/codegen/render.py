@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render Jinja templates, and define the classes of strings that templates accept.
 
 These classes are the only filter for untrusted text in generated files."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Firmware that contains several networks. Networks without state share one arena."""
 
 from __future__ import annotations

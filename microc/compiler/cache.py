@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compilation cache on disk: the generated files and the report of each compiled network.
 
 The key of an entry is a digest of the model, the options, the board and the compiler itself. An entry consists of

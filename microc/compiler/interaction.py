@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress display, and error messages in the caller's terms: command-line flags for commands, keywords for Python."""
 
 from __future__ import annotations

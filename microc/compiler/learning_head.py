@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declaration of what learns (``--learn head.toml``), and the graph of a network that learns."""
 
 from __future__ import annotations

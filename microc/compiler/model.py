@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read models as graphs, save graphs, and register plugins for the duration of a call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of compilation options: checks of Python values, parsers of command-line words, and types for editors."""
 
 from __future__ import annotations

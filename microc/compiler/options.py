@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of compilation options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile a model: model file -> Graph -> fused Graph -> Module -> planned Module.
 
 :func:`compile_model` reads the model, runs the graph passes, builds kernels and calls, plans the memory, and then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile a single function of the user to a planned module with one kernel."""
 
 from __future__ import annotations

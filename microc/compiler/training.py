@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python API of training: :func:`add_loss`, :func:`gradient` and :func:`learn`, from graph to graph."""
 
 from __future__ import annotations

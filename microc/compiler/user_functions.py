@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build functions of the user, without a network: a PrimFunc or a schedule becomes a library or a program.
 
 ``microc.build(func)`` compiles the loops as they are. :func:`default_schedule` first applies the compiler's schedule

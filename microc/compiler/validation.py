@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the values that callers pass to the API, one for each type. Invalid values raise UsageError.
 
 Errors state the accepted form. Integers may be numpy integers. A bool is not accepted as an integer, nor a number as a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records that a board sends about itself, and blobs: files of networks that a board loads at run time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load board files ``boards/<name>.toml``, and check them against ``boards/board.schema.json``.
 
 A loaded :class:`~microc.target.Board` has every table of its file in ``raw``, under the names of the schema. Optional

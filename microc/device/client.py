@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RPC client: the host's side of the serial protocol."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Emulated boards (QEMU) and simulated boards (simulators whose standard input and output are the console)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flash an image onto a board. As in Zephyr's west, a board lists runners, and the first that is installed is used.
 
 The runner of an emulated board is gdb. The emulator holds the board at reset, gdb writes the image into its memory and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linked programs: converted to the formats of loaders, and cut into pieces by symbol."""
 
 from __future__ import annotations

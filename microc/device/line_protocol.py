@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames and sessions of microc's serial protocol, over a line that may lose or damage bytes."""
 
 from __future__ import annotations

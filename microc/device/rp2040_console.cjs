@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * An RP2040 in rp2040js, an emulator from npm, with its UART 0 on standard input and output:
  *

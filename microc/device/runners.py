@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runners: programs that flash an image, each described by a file ``boards/runners/<name>.toml``.
 
 A board lists its runners by name, best first, with options for their commands. :func:`select_runner` selects the first

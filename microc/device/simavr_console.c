@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An AVR in libsimavr, cycle by cycle, with its USART 0 on standard input and output:
  *

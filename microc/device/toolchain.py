@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compilers, make, linked programs, instruction sets of this computer, and installation of missing programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transports, the lines to a board: serial ports, TCP sockets and processes on a pipe; and the search for a board's
 port."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks of a document: facts, tables, prose, code, commands and advice.
 
 A report or a command builds a document once. Each form of output is a renderer: text for a terminal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render a document as HTML for a notebook: plain tables without style sheets, with all text escaped."""
 
 from __future__ import annotations

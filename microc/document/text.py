@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render a document as text for a terminal or a file, within a width; and tables as Markdown, for generated pages.
 
 Blocks are separated by blank lines. Names come from models of unknown origin: no control characters are printed, and in cells

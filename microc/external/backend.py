@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """External backends: libraries that compute parts of a network, declared as patterns of layers and generators of C
 code."""
 

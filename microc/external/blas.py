@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS or another installed BLAS. Off by default.
 
 Error bound: a BLAS may add the K products of a result in any order. The rounding error of such a sum is about sqrt(K) u

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition a graph into regions that backends (external libraries) compute, and make a kernel of the C code of each
 region."""
 

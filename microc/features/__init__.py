@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signal processing in front of a network: filters, spectra and features of raw samples, as operators
 (docs/features.md).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature pipelines declared in a TOML file, and joined to a network."""
 
 from __future__ import annotations

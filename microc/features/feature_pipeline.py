@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature pipelines: composition and presets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of a pipeline's stages, and filters over samples."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audio frontend of TFLite Micro, microWakeWord and ESPHome in fixed point, bit for bit: :class:`MicroFrontend`.
 
 A frame passes through a window, a 16-bit FFT scaled to its loudest sample, triangular mel filters, a square root, noise

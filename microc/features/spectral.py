@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From samples to spectra: frames, windows, power spectra, mel bands."""
 
 from __future__ import annotations

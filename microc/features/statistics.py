@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of frames, and normalisation to a training set's range."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detect the format of a model file, describe formats that microc does not read, and list unknown extents of inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build a graph node by node, and read the operands of operators in model files."""
 
 from __future__ import annotations

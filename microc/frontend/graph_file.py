@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of graph files (``.mcg``), which ``microc import`` writes.
 
 Their content is checked like that of any other model file."""

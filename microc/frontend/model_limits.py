@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits on models (ranks, bytes, windows, nesting), JSON parsing within the limits, and member names of archives."""
 
 from __future__ import annotations

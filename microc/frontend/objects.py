@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert models that are Python objects to graphs: estimators, exported programs, Keras models, ONNX protobufs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signatures of converters: a converter's parameters are the operands and attributes of the operator that it converts.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extraction of the subgraph between named values, and conversion of inputs to constants, or to state that persists across
 runs."""
 

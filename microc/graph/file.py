@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading and writing of ``.mcg`` files, which contain a graph and its parameters.
 
 The file is a zip archive of these members, uncompressed and in this order:

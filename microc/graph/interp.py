@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interpreter of graphs: executes the operators one by one on numpy arrays.
 
 With the operators defined in ``ops/meaning.py``, it is the reference that a compiled network must match. The graph can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph IR: the operators of a network and the values between them, without loops.
 
 Operators refer to values by name, so a graph can be printed as text and parsed back. All objects are immutable; a pass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph rewriting: patterns that match nodes, rules that replace matches, and the application of rules."""
 
 from __future__ import annotations

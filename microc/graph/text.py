@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Printer and parser of graphs as text, with one node per line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph verification: :func:`verify` checks the rules that every pass must preserve."""
 
 from __future__ import annotations

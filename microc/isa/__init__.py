@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction sets, one file each, and the registries of cores and intrinsics.
 
 A file describes instruction sets as data (:class:`~microc.isa.instruction_set.InstructionSet`): the preprocessor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arm Cortex-M cores: word accesses, saturation, DSP instructions, half precision."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Advanced SIMD (NEON). AArch64: the 128-bit vectors that all its cores have, and the dot products of four bytes of
 Armv8.2-A. Armv7-A, for Linux of 32 bits: vectors of integers alone.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AVR cores: 8-bit registers, the hardware multiplier, and the C library avr-libc."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GNU vector extensions: vector types of gcc and clang for any machine, on which C operators act lane by lane.
 
 They describe the vector units of desktop and server computers: an operator becomes one instruction if the machine

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The core ``host`` (the computer on which the compiler runs), and the reference tensor unit."""
 
 from __future__ import annotations

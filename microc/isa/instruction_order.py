@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List scheduling of the loop body of an assembly statement, for cores that issue in order.
 
 :func:`order_operations` orders operations on named vectors and assigns their registers. The pipeline is data: the unit that

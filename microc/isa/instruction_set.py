@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data types that describe instruction sets: intrinsics and their C bodies, cores and their costs, tensor units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics whose C bodies are portable and compile to good code, and the costs of library functions."""
 
 from __future__ import annotations

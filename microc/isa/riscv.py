@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RISC-V cores with their scalar extensions."""
 
 from __future__ import annotations

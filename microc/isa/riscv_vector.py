@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RISC-V vectors (RVV 1.0): names of types and functions, float and integer intrinsics, cores with vectors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor intrinsics: a small loop nest that sums products, and the scalar intrinsics that replace it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WebAssembly with its 128-bit vectors (SIMD128), as browsers and Node run it.
 
 :mod:`microc.isa.gnu_vectors` contains the intrinsics that C operators compute. This file contains the others, by the

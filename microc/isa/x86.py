@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """x86-64 cores by microarchitecture level: vector arithmetic, widening loads, narrowing stores."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Xtensa LX7 (ESP32-S3, without FPU ESP32-S2), LX6 (ESP32) and LX106 (ESP8266) cores. Instructions of library functions
 of the LX106 are measured; its other costs and those of the other cores are derived from the instruction sets alone."""
 

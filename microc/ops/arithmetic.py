@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers that operator families share: dtypes, wrapping and fixed-point arithmetic in TIR, and rewriting of graph
 nodes."""
 

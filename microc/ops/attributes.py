@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declarations of operator attributes (type, bounds, default) as data, and the enumerations of rounding modes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds of the constants that generated loops rely on: indices, offsets, shifts, counts and factors. They are declared
 as data.
 

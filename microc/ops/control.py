@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow: operators ``loop`` and ``branch``, whose attributes are graphs. The compiler lowers each node to one C
 function that calls the kernels of these graphs.
 

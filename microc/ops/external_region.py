@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``external``: a region of the network that external code computes, such as a vendor's library or accelerator
 compiler. The attribute ``body`` is the region's graph; it defines the result.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that are no operators of ours, each emitted as several operators; and activation functions by name.
 
 Readers emit formulas into the graph, recurrent layers into the bodies of their loops. A formula takes a function that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of fusion groups. A fusion group is one anchor node and the elementwise nodes fused behind it.
 
 A group becomes one function (kernel): the tensor expression of the anchor, then one stage for all elementwise

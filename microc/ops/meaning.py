@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reference semantics of nodes in numpy, valid for the graph after any pass, and the expansion of composed
 operators."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator registry: definitions of operators, maps between axes of operands and results, and padding of
 products."""
 

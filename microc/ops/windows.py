@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows that slide along axes of the data: of convolutions, transposed convolutions and pools.
 
 A window has taps, ``dilation`` apart; neighbouring windows are ``stride`` apart, and the first one begins ``before``

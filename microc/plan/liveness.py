@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Liveness of values, and the distances at which two values may overlap in memory.
 
 1. :func:`compute_lifetimes` computes the first and last call of each value. Values that no call needs together may share

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assignment of values, weights and hot kernels to the memories of a board.
 
 - :func:`move_hot_code_to_memory` chooses the kernels that run from RAM, as a knapsack problem.

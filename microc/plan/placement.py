@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement of units (values with a size and a lifetime) in the arena.
 
 The planners are first fit in several priority orders, hill climbing over orders, beam search, and an exact search.

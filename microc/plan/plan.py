@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plan the memory of a module: choose an order of its calls, and a memory and an offset for every value.
 
 An independent checker (:mod:`microc.plan.plan_check`) verifies each plan."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check a memory plan: replay the calls on a model of the arena in which every byte has an owner.
 
 The owner of a byte is the value that was written there last. A read of a byte with another owner is an error. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read and write ``microc.toml``, the file with a project's model, board and options.
 
 Commands use its values where the command line states none."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc doctor``: find the programs and Python packages that microc uses, and install those that are missing."""
 
 from __future__ import annotations

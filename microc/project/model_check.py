@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc check``: the operators of a model, its work and its memory, without compiling it; and whether it can fit a
 board."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc new`` creates a project folder; ``microc demo`` runs a demonstration on an emulated board."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc plugin check``: run the test cases of the operators that a plugin defines.
 
 Each case tests type inference, runs the operator's loops in an interpreter, and runs its compiled C.

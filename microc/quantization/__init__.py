@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Post-training quantisation of float networks: ``microc.quantize``.
 
     quantized = microc.quantize("model.onnx", calibration)         # arrays, a generator, a folder of pictures or sounds, a table

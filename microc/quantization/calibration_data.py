@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert calibration data to samples, collect statistics of a float network's activations on samples, and score
 networks."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decide how a network is quantised: ranges of activations, bits of layers, and the storage (recipe) of all values."""
 
 from __future__ import annotations

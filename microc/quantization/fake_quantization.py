@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantisation-aware training in PyTorch: ``microc.fake_quantize``."""
 
 from __future__ import annotations

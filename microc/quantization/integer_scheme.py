@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantise arrays: affine activations, symmetric weights for each channel or block, and three ways to round weights."""
 
 from __future__ import annotations

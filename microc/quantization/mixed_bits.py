@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixed precision: search the number of bits of each layer's weights under limits of a board or of the loss of
 accuracy."""
 

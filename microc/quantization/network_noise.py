@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare a float network with its quantised form, and measure the noise that quantising each layer or value causes."""
 
 from __future__ import annotations

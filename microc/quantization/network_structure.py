@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Analyse the structure of a float network: loops, data flow, layers as matrix products, and channels that can be
 rescaled.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the quantisation points of a float network: the values that become integers, their number of bits, and common
 scales."""
 

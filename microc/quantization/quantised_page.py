@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the quality of a quantised network by comparing it with the float network, and render the report as an HTML
 page."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the report on a quantised network as plain data, and derive advice from its numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantise a network: run the steps of quantisation in order, and return their result."""
 
 from __future__ import annotations

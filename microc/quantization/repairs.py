@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Equalise the channels of a float network across layers, and repair a quantised network: output-aware rounding of
 weights, and bias correction."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantisation-aware training: a trainable PyTorch module that computes the outputs of the integer network that it
 becomes."""
 

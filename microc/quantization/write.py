@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the quantised graph of a float graph and its recipe.
 
 Operators become ``dequantize -> operator -> quantize`` first, and then integer operators.

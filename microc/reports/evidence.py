@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evidence of a verification: write and read bundles of files, and read the accuracy that a report shows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.explain``: explain how the kernel of a layer was chosen and what it costs, as text or plain data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of reports as text: times, memory, shapes, formulas and changes, for pages, terminals and notebooks."""
 
 from __future__ import annotations

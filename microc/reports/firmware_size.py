@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure flash and RAM of a firmware by part, layer and symbol; compute changes and growth between two builds."""
 
 from __future__ import annotations

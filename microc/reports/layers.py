@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describe the layers of a network, the memories that it uses, and its work on a tensor unit, for a report."""
 
 from __future__ import annotations

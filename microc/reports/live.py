@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc watch``: run a network on a board again and again, and show its inputs and outputs on a local web page."""
 
 from __future__ import annotations

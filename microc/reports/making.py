@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.report``: make a report of a model, of a compiled program or library, or of a project folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reference tables of operators and of compilation options, for the documentation and for commands that list them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a compiled network on a board: its data, their JSON schema, and the conversion to a page or JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents of reports: a network on a board, the comparison of two reports, and tables that several commands show."""
 
 from __future__ import annotations

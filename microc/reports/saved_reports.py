@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read saved reports, compare two reports, and convert measured profiles to traces."""
 
 from __future__ import annotations

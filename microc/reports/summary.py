@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Summarise a compiled network as plain data, the result of :meth:`microc.Program.report`."""
 
 from __future__ import annotations

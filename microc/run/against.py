@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.verify``: compare a compiled model with the framework that made it."""
 
 from __future__ import annotations

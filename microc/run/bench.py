@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc bench``: run one network on several boards and measure time, memory and energy on each."""
 
 from __future__ import annotations

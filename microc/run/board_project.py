@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generated project: open and build it, reach its board, pack its network for loading, and send it to a board's
 slot."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare engines that run the same network: by output and by layer, or by the bits of single tensors."""
 
 from __future__ import annotations

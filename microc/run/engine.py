@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines, which run a network: compiled kernels, numpy, or a framework.
 
 An engine maps inputs to outputs and, if asked, to values between layers (taps). Comparisons and evaluations take engines,

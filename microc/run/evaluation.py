@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate an engine on the user's data: its answers, their agreement with another engine, and their quality."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random inputs of a network: ordinary values, extremes, and values near decisions of the network.
 
 Indices of a table stay within the table, since frameworks refuse others. Features of trees are on or next to the trees'

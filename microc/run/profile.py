@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time of a network by kernel: units of time on boards and emulators, energy meters, and profiles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions with a board: run a project, load kernels at run time, flash firmware."""
 
 from __future__ import annotations

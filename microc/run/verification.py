@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare board and host kernel by kernel and bit by bit.
 
 Two C libraries may round ``expf`` or ``tanhf`` differently in the last place. Float tensors therefore have a tolerance,

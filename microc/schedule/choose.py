@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choice between schedules without measuring: candidates are lowered, the cost model estimates their costs, and the goal
 weighs time against flash. Candidates that cannot win by the forecast of their instructions are not lowered."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Identities: pairs of equal expressions, with the conditions under which they are equal.
 
 Schedules replace the left side by the right side on cores on which this takes fewer instructions, or lets a cheaper intrinsic

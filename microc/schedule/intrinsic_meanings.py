@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics for the TIR interpreter: Python functions that are built from the TIR meanings of the intrinsics."""
 
 from __future__ import annotations

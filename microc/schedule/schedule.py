@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules: a function with the trace of steps that produced it. Traces as JSON, and traces that fit several sizes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor expressions: a tensor is defined by an expression of one element. :func:`create_prim_func` lowers tensors to loops."""
 
 from microc.te.lower import collect_tensors, create_prim_func, format_formula, tensor_reads, to_text

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of tensor expressions to loops, and printing of tensor expressions as text."""
 
 from __future__ import annotations

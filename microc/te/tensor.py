@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor expressions: tensors defined by an expression of one element, as in TVM.
 
 An example is ``compute((n, m), lambda i, j: a[i, j] + b[j])``."""

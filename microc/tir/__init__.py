@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop IR (TIR): functions of loops, blocks and buffers, as in TVM's TensorIR. It is independent of the graph IR.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sub-byte integers (weights) packed into bytes and words: layouts, packing, and the expressions that unpack a number.
 
 A row of numbers of ``bits`` bits, in two's complement, is packed into a row of elements that contain several numbers each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions and buffers of the loop IR."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interpreter of TIR: executes a function on numpy arrays, by translating it to Python source."""
 
 from __future__ import annotations

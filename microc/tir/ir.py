@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop IR: typed expressions, statements, buffers, blocks, functions.
 
 All objects are immutable and compare by structure. The operands of an operator have equal dtypes; there are no implicit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules of TIR: several functions, by position or by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of blocks and of annotations that several layers of the compiler share, and names of tensor unit instructions.
 
 A *note* is an annotation, a (key, value) pair, of a block, loop or function. The constants below are the keys. A tensor unit is

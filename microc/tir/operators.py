@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators and mathematical functions of TIR: their semantics, and their notation in TIR text and in C."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traversal and rewriting of TIR: the functions with which passes walk and rebuild expressions and statements.
 
 Functions that rewrite return the same object if nothing changed, so that facts stored with it remain valid."""

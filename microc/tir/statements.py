@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statements, blocks and functions of the loop IR, and functions that build them."""
 
 from __future__ import annotations

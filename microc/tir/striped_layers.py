@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fusion of a chain of layers into one function that computes row by row, so that intermediate tensors never exist as a whole.
 
 Each layer keeps only a window in memory: the rows of its input that the next rows of its result need. A block is a number

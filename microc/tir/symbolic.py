@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions with symbolic extents (sizes known at run time), and scalable loops (vectors of a length known at run time)."""
 
 from __future__ import annotations

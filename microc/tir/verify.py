@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verifier of TIR: :func:`verify` raises :class:`~microc.errors.InternalError` at the first violation of these rules.
 
 - Names are identifiers. No scope declares a name that an enclosing scope declares; sibling scopes may declare the same name.

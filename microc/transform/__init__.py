@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph passes. ``PASSES`` contains all passes in the order in which they run."""
 
 from microc.transform import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention as loops over heads and over blocks of queries, so that only one block of scores is in memory at a time.
 
 :func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Each operand is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of a network's inputs and outputs to the form that the application uses: preprocessing of images, names,
 dtypes, layouts."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes to canonical form: constant folding, common subexpressions, dead code, layer norm as one operator, removal of
 identities, merging of successive operators.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dependencies between the channels of a node's operands and of its result. A channel is an index along the last axis.
 
 There are three kinds of nodes. A *mixing* node (a layer of one group) computes each output channel as a sum over all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removal of channels that are constant, dead (not needed by any result), or duplicates of other channels."""
 
 from __future__ import annotations

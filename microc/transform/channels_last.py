@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion to channels last (NHWC), rules that move reshapes after elementwise operators, and padding that
 convolutions and pools absorb.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator fusion: the nodes of a graph are grouped into kernels.
 
 :func:`fuse` gives each elementwise reader a copy of a node that only widens its operand, merges every elementwise node

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transformations of loops over time, and weights that are widened before a layer runs.
 
 Pass ``blocked_loops`` multiplies the data of several iterations by the weights at once. Pass ``scanned_rows`` lets

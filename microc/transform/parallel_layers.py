@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merging of parallel layers: layers that read the same value become one layer with all their weights, which loads each
 input once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph passes: their definition and settings, the function that runs and verifies them, and instruments that observe
 them."""
 

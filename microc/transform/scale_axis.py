@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folding of per-channel factors and terms into the weights and bias of a layer.
 
 There are three groups of rules: those that fold into the preceding layer (batch normalisation), the pass ``scale_axis``

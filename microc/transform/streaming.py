@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of a network over a whole sequence to a network that takes a few frames per step: the rules of operators,
 and :func:`stream`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writer of the graph of one step of a stream: frames of each value per step, and the history of frames that is kept
 between steps."""
 

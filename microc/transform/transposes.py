@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Axis orders, and rewrite rules that move transpositions towards the outputs of the graph until they cancel."""
 
 from __future__ import annotations

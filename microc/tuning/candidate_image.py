@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Firmware images that contain many candidates of a kernel, and the candidates for regions that external code can
 compute."""
 

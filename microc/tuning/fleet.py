@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure candidates on a fleet of boards, which are attached to the workers of a Dask Distributed cluster."""
 
 from __future__ import annotations

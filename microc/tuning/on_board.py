@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure candidates on a board: with a firmware that is flashed for every batch, or with code that is loaded into
 RAM."""
 

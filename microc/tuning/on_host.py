@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure candidates on this computer by wall-clock time. A separate process runs them, so that a candidate that faults
 or hangs ends only that process.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Create the meter of a search, which measures at one place (a board or a process) or at several in parallel; and
 measure one record again."""
 

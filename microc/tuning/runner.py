@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring of candidates: the interface of all meters, and how they handle images that fail."""
 
 from __future__ import annotations

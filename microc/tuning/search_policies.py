@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search policies, and models that predict the ticks of candidates that were not measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search space of a kernel's schedules, and candidates made from the steps of a record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process that times code on this computer: ``python -m microc.tuning.timing_process WHAT PLACE FOLDER ...``.
 
 If WHAT is ``kernels``, the kernels of one library are timed (:mod:`microc.tuning.on_host` starts this process). If it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.tune``, which measures schedules of a network's kernels on a board, and its results."""
 
 from __future__ import annotations

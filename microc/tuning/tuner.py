@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tuning loop, which searches for schedules of a network's kernels, and the state of its searches."""
 
 from __future__ import annotations

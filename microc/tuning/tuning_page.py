@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Format the measurements of a search as an HTML page in the style of ``microc profile``.
 
 For every kernel the page shows the best ticks after each measurement, and time against flash of its schedules.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last stage of tuning on this computer: the network is measured as a whole, with default and with tuned schedules.
 
 Until then each kernel was measured only among its own candidates. Now the kernels run together. A kernel that is not

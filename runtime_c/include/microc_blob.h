@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A network as it is loaded: header, code and constants, table of tensors. SPEC.md, "Blob", has every byte of it.
  */

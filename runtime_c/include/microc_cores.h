@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The port of a second core, which runs one function at a time for the core that runs main. Ports are in ports/cores_*.c; a
  * network that is compiled with --cores 2 calls fork and join, and microc_port_init() of a firmware calls init.

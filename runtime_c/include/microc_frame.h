@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames on a byte line: COBS between 0x00 delimiters, closed by the CRC-32 of zlib. SPEC.md, "Frame".
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the host sends: a reserved part of RAM that programs are loaded into and called in. SPEC.md, "Loading code".
  *

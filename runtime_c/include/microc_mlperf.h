@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The text protocol of MLPerf Tiny's runner, for one network: lines out, commands that end with '%' in. The runner loads the
  * input as hexadecimal digits, asks for inferences, and reads times in microseconds and results as decimal fractions. There

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The port seam: everything the runtime needs from a board. One C file per UART family implements it (ports/).
  *

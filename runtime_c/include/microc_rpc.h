@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Remote control of compiled networks over a serial line. SPEC.md defines every byte; this header holds the limits,
  * the descriptor that generated code fills in, and the state that the firmware owns.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Networks that the host sends while the firmware stays: blobs of position-independent code and constants in two slots, of which
  * the newer that is whole runs. SPEC.md, "Loading networks".

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a network has learned, kept when the power is gone: its tensors in the newer of two banks of non-volatile memory. SPEC.md,
  * "Stored weights".

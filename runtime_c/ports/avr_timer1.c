@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from the 16-bit timer 1 of an AVR, counting the core's clock. Its overflows are counted, too. */
 #include "driver.h"
 #include "microc_port.h"

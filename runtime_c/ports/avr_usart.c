@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AVR: the USART 0 and its interrupt. avr-libc brings the vectors and the way from reset to main. [console] clock_hz is the
  * core's clock; the double speed mode comes closest to 115200 baud from 16 MHz.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The UART of Arm's Cortex-M System Design Kit (MPS2, MPS3). It holds one byte each way. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The port seam: a ring of received bytes that the UART's interrupt fills, and the painted stack.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A second core that waits for work: a mailbox in RAM that both cores see, and a painted stack. How the core is started is in a file
  * of its own (microc_core1_start).

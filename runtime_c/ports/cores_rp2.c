@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The second core of RP2040 and RP2350 (Arm and RISC-V). Its boot ROM sleeps until six words came through the mailbox FIFO of SIO,
  * each of which it sends back: 0, 0, 1, the vector table, the stack pointer, the entry. After a wrong echo it starts over.

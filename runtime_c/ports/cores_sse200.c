@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The second core of Arm's subsystem SSE-200 (MPS2 image AN521, MPS3 image AN524). It is held at reset by CPUWAIT, and begins with
  * the vector table that INITSVTOR1 names. Its core may have more than the first one (DSP, floating point): the network's code is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cortex-M: the vector table, the way from reset to main, and the console's interrupt. Nothing here knows a board; symbols with two
  * leading underscores come from the linker script. A program may define any handler under its CMSIS name.

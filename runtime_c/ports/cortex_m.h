@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that was written to RAM on a Cortex-M: whatever is between it and the core is told.
  */

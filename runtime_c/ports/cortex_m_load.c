@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loaded code on a Cortex-M. The linker script says what of RAM is left for it; the architecture's default memory map lets code
  * run in all RAM below 0xA0000000.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a port is made of. console.c makes the seam of microc_port.h out of an interrupt controller, a UART and a timer, each
  * one C file that the board file lists.

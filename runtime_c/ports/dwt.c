@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from the cycle counter of Cortex-M3 and larger cores. Emulators do not have it. */
 #include "driver.h"
 #include "microc_port.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The interrupt controller ECLIC of Nuclei's cores (GD32VF103), without its vectors: [console] interrupt_base is its address.
  * At reset such a chip runs flash by its alias at 0; the first instructions leave it.

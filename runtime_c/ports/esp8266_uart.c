@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The UART of the ESP8266, with FIFOs of 128 bytes, on the clock of its peripherals: [console] clock_hz is its rate. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from the one performance counter of the ESP32-C3's core, in control registers of its own: it has no mcycle. */
 #include "driver.h"
 #include "microc_port.h"

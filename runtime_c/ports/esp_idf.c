@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The port seam as a program of ESP-IDF: its UART driver, which receives by interrupt, and the core's cycle counter. The main task
  * serves the line; it stays on one core, so that ticks are of one counter. For chips that only the framework's boot chain

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Boot header and interrupt matrix of an ESP32-C3. [console] matrix_base is the matrix' address, `irq` a source of it, and
  * `interrupt` the one of the core's 31 interrupts that the source is led to.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The UART of the ESP32-C3, with FIFOs of 128 bytes, on the crystal: [console] clock_hz is its rate. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The USB Serial/JTAG controller of the ESP32-C3: a serial port without a UART. A byte that is sent is a packet of its own, since
  * nobody says here which is the last; a host that does not read holds the board up, as one that sends too much is held up.

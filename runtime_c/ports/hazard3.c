@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interrupts of Raspberry Pi's Hazard3 core (RP2350): arrays in control registers, sixteen sources to a window. */
 #include "driver.h"
 #include "riscv.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the boot ROM of an i.MX RT10xx reads in the first 8 KiB of a serial flash: how to talk to the flash (a W25Q on four
  * lines, as on the Teensy), and where the program is. The vectors follow.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NXP's LPUART (i.MX RT, MCX), 16 times oversampled, with its FIFOs off. */
 #include "driver.h"
 

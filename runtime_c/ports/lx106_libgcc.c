@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Functions of libgcc for Xtensa LX106. The ESP8266 has them in its ROM; for that reason Debian's libgcc for this core lacks
  * them. A compiler calls them for integers of 64 bits, divisions and floats. They are weak: a libgcc that has them all is used

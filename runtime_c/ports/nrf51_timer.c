@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ticks from TIMER0 of the nRF51, its only 32-bit timer, at 16 MHz (the part has no SysTick).
  *

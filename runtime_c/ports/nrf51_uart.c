@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The UART of the nRF51 (six bytes of FIFO for receiving), without flow control; the nRF52 has it, too.
  * Pins count on over the ports: P1.03 is 35. [setup] makes the sending pin an output. */
 #include "driver.h"

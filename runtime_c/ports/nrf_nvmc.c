@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slots in the flash of an nRF51 or nRF52, which its NVMC erases by pages and writes by words. The core waits meanwhile: bytes
  * that the line sends then are lost, but a host that waits for the answer sends none.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The UART with EasyDMA of nRF52, nRF53 and nRF91: the only one that the nRF5340 has. Bytes are received one at a time, each into
  * the same place, so that every one raises the interrupt. Pins count on over the ports: P1.00 is 32. [setup] makes the

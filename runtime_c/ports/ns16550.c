@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The UART 16550 and what descends from it, with its FIFO on. `stride` is the distance of its registers in bytes. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nuvoton's UART (NuMicro M55M1 and its relatives), with its FIFOs. [setup] gives it clock and pins. */
 #include "driver.h"
 

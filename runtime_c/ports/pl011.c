@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arm's PrimeCell UART PL011 (Stellaris, RP2040, RP2350, Apollo4), with its FIFOs off: every byte raises the interrupt.
  * [console] control: what else UARTCR holds, as Ambiq's choice of a clock.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The platform-level interrupt controller of RISC-V: [console] interrupt_base is its address, `irq` a source of it. The first
  * hart's machine mode is context 0.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The port seam on a POSIX host: standard input and output, the monotonic clock.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Renesas' SCI (RA4M1) as a UART. Events reach the core through the ICU: interrupt MICROC_CONSOLE_IRQ is linked to `event`,
  * which is the receiver's, and its flag is cleared by hand.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RISC-V in machine mode: the way from reset to main. An interrupt controller, another file, defines microc_trap. Symbols with
  * two leading underscores come from the linker script.

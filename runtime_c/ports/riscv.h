@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the RISC-V cores share. */
 #ifndef MICROC_RISCV_H
 #define MICROC_RISCV_H

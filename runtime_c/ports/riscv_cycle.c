@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from mcycle, the cycle counter of RISC-V. [timer] inhibit = 1 for cores that stop it at reset. */
 #include "driver.h"
 #include "microc_port.h"

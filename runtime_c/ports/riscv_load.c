@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loaded code on a RISC-V core in machine mode, which no protection holds back unless it is locked. The linker script says what
  * of RAM is left for it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The second stage of the RP2040's boot: 256 bytes at the start of flash that the ROM copies to RAM, checks by the CRC at their end,
  * and runs. This one lets the core execute from any serial flash by the plain read command 03, at a quarter of 125 MHz, and

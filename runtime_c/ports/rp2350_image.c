@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The block by which the RP2350's boot ROM knows a program: an image definition of one item, somewhere in its first 4 KiB. */
 #include "driver.h"
 

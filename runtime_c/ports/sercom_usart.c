@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The SERCOM of SAM D and E chips as a USART, internal clock, 16 times oversampled; `tx_pad` and `rx_pad` are values of TXPO and RXPO. */
 #include "driver.h"
 

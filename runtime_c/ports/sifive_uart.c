@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SiFive's UART (FE310, FU540), with eight bytes of FIFO each way. */
 #include "driver.h"
 

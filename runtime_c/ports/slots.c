@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the slots of loadable networks are: in the flash that the board's table [slots] sets apart, which a driver of its own
  * erases and writes; else in RAM, a third of what the linker left of it for each, and a third for tensors.

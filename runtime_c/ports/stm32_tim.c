@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from a free-running 32-bit timer (TIM2 or TIM5) of the STM32 families. [setup] gives it its clock. */
 #include "driver.h"
 #include "microc_port.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* USARTs with one data register: STM32 F1, F2, F4 and L1, GD32F1 and GD32VF103. [setup] gives them clock and pins. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* USARTs with separate data registers: STM32 F0, F3, F7, G0, G4, H7, L0, L4, L5, U5 and WB. [setup] gives them clock and pins. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ticks from the core's own SysTick timer, counting the processor clock. Its 24 bits are widened by counting wraps.
  *

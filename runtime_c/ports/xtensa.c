@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Xtensa with the call0 ABI, such as the ESP8266's LX106: the way from reset to main, and its interrupt of level 1, which the
  * console has. Symbols with two leading underscores come from the linker script. The image begins with the vectors, whose

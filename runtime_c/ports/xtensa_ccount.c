@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ticks from CCOUNT, the cycle counter of Xtensa. */
 #include "driver.h"
 #include "microc_port.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A board in memory that is asked: one request, and the status of its only reply. For a test's one file. */
 #ifndef ASK_H
 #define ASK_H

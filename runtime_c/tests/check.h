@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks for the C tests, and a port in memory. */
 #ifndef CHECK_H
 #define CHECK_H

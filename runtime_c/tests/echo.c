@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sends every good frame back, so that another implementation can compare; the exit code says whether any was bad. */
 #include "microc_frame.h"
 #include "microc_port.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A network in miniature: sum = a + b; total += sum (state); out = 2 * total. */
 #ifndef FAKE_MODEL_H
 #define FAKE_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Firmware for the host around the fake network. a[0] steers its misbehaviour: 1000000001 ends the process in the middle of
  * a run, 1000000002 makes the run take 0.4 s. Exits with 9 if a byte between the tensors changed.

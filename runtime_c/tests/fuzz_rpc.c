@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The dispatcher under a fuzzer (libFuzzer). An input is a list of commands that are turned into frames, most of them well
  * sealed, so that the fuzzer spends its time behind the CRC; the rest goes to the decoder as it is. After every frame the gaps

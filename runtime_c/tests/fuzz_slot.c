@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slots under a fuzzer (libFuzzer): the numbered invariants of SPEC.md, "Slots".
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A port in memory: what is written to it stays readable here. */
 #ifndef MEMORY_PORT_H
 #define MEMORY_PORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Framing: known answers, round trips, damage. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading and calling, driven in memory: what is refused, and that nothing is touched outside of the region. */
 #include <string.h>
 

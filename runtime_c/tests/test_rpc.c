@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The dispatcher, driven in memory: every operation, every refusal, and a storm of random requests. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slots, driven in memory: what is refused, and that a cut of the power at any moment leaves a whole network. */
 #include <setjmp.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stored weights: saves come back, damage is told, and a cut of the power at any moment leaves a whole save. */
 #include <setjmp.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Builds hazard3-sim, which simulates the RISC-V core of RP2350 cycle by cycle (boards/hazard3-sim.toml), from the core's own Verilog:
 #
 #     scripts/hazard3/build.sh [FOLDER]        FOLDER: for sources and objects (default: build/hazard3); the program will lie there

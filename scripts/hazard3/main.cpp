@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The world around top.v: the program's segments into its memories, its console to standard input and output, its clock.
 //
 //     hazard3-sim PROGRAM.elf [WAIT]      WAIT: cycles that an access to flash waits, 0 to 15 (default 0)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Hazard3 core as RP2350 has it, with its flash, its RAM and a console; main.cpp is the world outside.
 //
 //   0x0000_0000  two words that main.cpp fills: a jump to the program

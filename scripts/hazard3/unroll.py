@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unrolls the loops over the fetch queue in Hazard3's frontend: ``unroll.py hazard3_frontend.v``, in place.
 
 The queue's arrays are written by clocked and by combinational code, element by element. Verilator (5.006) takes an array that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of the Python interface: every name of ``microc.__all__``, from its docstring."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of boards: one row for each file of boards/."""
 
 from __future__ import annotations

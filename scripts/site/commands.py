@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of commands, from their declarations."""
 
 from __future__ import annotations

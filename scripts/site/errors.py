@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of errors: every class of microc/errors.py with its code, its causes and their cures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docstrings speak of names by roles, ``:func:`microc.load```: on the site links where the name has a page, else code."""
 
 from __future__ import annotations

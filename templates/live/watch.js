@@ -1,3 +1,4 @@
+{# SPDX-License-Identifier: Apache-2.0 -#}
 const SVG = "http://www.w3.org/2000/svg";
 const kept = 240;
 const by = (id) => document.getElementById(id);

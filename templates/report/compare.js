@@ -1,3 +1,4 @@
+{# SPDX-License-Identifier: Apache-2.0 -#}
 // This report against another, which was before it; layers are matched by their names.
 {
   const place = document.getElementById("comparison");

@@ -1,3 +1,4 @@
+{# SPDX-License-Identifier: Apache-2.0 -#}
 const report = JSON.parse(document.getElementById("report-data").textContent);
 // An element with classes, attributes and children; text is text, whatever is in it.
 const make = (tag, ...parts) => {

@@ -1,3 +1,4 @@
+{# SPDX-License-Identifier: Apache-2.0 -#}
 // Zoom by buttons, by the wheel with Ctrl and by two fingers; a mouse drags. Without any of it the graph scrolls.
 {
   const svg = document.querySelector("svg.graph");

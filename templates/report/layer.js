@@ -1,3 +1,4 @@
+{# SPDX-License-Identifier: Apache-2.0 -#}
 // The layer that the address names (#step-3), in full.
 const panel = document.getElementById("layer");
 const tensors = new Map(report.tensors.map((tensor) => [tensor.name, tensor]));

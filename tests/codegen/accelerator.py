@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether kernels of OpenCL can be run here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A set of functions on three machines: interpreted, compiled here, and as firmware that answers over its serial line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two threads run one network with an arena each, in slices, and must get what whole runs get. */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comments in printed loops."""
 
 from __future__ import annotations

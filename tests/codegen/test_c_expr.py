@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Printed C against the interpreter: random typed expressions, every literal, helpers at their edges.
 
 A batch of expressions becomes one library. Random expressions hold what passes fold away and people do not write, such as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A project's CMakeLists.txt: on its own it makes the firmware; as a part of another project the networks, and nothing else."""
 
 from __future__ import annotations

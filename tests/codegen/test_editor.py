@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks for an editor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs and outputs in the header: macros, conversions that are the compiler's own, names of classes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files and folders appear whole, whatever ends the process that writes them, and what dead processes left is cleared."""
 
 from __future__ import annotations

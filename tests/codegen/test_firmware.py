@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of what a firmware takes around its networks."""
 
 from __future__ import annotations

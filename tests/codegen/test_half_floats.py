@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of half floats on emulated cores that have instructions for them: the bits of the integer conversions."""
 
 from __future__ import annotations

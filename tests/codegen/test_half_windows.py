@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows over halves and runs of them on three machines: meaning, portable C here, instructions on a Cortex-M55."""
 
 from __future__ import annotations

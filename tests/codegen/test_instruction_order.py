@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of instructions: they compute the same, within the registers, in fewer cycles."""
 
 from __future__ import annotations

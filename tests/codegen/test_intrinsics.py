@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on emulated cores."""
 
 from __future__ import annotations

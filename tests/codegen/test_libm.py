@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our own functions of ``<math.h>``, for C libraries that lack them: their errors above glibc here, above avr-libc in simavr.
 
 By itself a few thousand arguments of each function; with ``MICROC_TESTS=all`` 1,000,000 here and 200,000 there.

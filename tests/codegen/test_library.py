@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of compilers' libraries: every core has a measured table, and operations of kernels are found in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of memory moved by words where both ends allow it: every alignment and length, and down over themselves."""
 
 from __future__ import annotations

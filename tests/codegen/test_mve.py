@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vector intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on a Cortex-M55."""
 
 from __future__ import annotations

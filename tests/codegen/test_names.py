@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of models that C cannot have: words of languages, macros and functions of compilers, targets of build tools."""
 
 from __future__ import annotations

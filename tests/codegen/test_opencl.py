@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bound loops as OpenCL C: equal to the plain loops, or refused."""
 
 from __future__ import annotations

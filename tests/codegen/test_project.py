@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole projects of a real network: the same bytes everywhere, clean under every warning, sane memory, safe writing."""
 
 from __future__ import annotations

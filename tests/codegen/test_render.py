@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Templates: compiled once, kept as Python keeps bytecode."""
 
 from __future__ import annotations

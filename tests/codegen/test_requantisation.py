@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requantisations of rows on three machines: their meaning interpreted, their portable C here, their instructions on a
 Cortex-M55."""
 

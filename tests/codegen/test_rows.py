@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Element numbers that show rows: the same numbers, in literals that every compiler multiplies without overflow."""
 
 from __future__ import annotations

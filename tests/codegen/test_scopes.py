@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names inside of a function: what TIR may call alike and C may not."""
 
 from __future__ import annotations

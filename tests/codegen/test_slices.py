@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network in slices, and in two threads at once, under the thread sanitizer."""
 
 from __future__ import annotations

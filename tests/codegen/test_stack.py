@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds on the stack: painted stacks of networks on every emulated family of cores keep within them, at every level."""
 
 from __future__ import annotations

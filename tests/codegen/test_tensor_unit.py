@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tensor unit in C: its model computes what instructions mean, counts cycles by the rule, and sees what no token orders."""
 
 from __future__ import annotations

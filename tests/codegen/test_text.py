@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of strangers in generated files: whatever a node, a tensor or a file is called, it stays text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words on vectors of computers: their meaning interpreted, their portable C, and the instructions of this machine and of those
 that are emulated."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CORE-V's instructions: bodies assemble to what the specification says, and schedules take them by meaning."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Anything may be given to any entry point: it is taken, or refused by an error of ours that says what would be."""
 
 from __future__ import annotations

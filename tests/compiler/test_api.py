@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Python programs call, on the digits network."""
 
 from __future__ import annotations

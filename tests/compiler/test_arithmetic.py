@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is computed in floats, and how the user lets it be."""
 
 from __future__ import annotations

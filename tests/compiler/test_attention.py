@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of attention by blocks: a smaller arena for few instructions, and the same numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of blocks of turns: fewer instructions where memory is worth it, the same numbers, nothing compiled in vain."""
 
 from __future__ import annotations

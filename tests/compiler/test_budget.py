@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The goal of a compilation: compiler options, merged kernels, and the flash budget."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several networks in one firmware, over one arena."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of compilations: the same files again, nothing that is damaged or strange, and never more than its bound."""
 
 from __future__ import annotations

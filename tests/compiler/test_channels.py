@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that lose channels, compiled: the C computes what the graph as it was computes."""
 
 from __future__ import annotations

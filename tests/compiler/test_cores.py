@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks for two cores of a board: the same bits as for one, in whatever order the halves of a loop run."""
 
 from __future__ import annotations

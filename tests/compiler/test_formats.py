@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every format through the front door: files by their content, objects by their class, and what is said without a package."""
 
 from __future__ import annotations

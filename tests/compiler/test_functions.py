@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions without a network: tensor expressions, schedules and texts become libraries and programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A goal for every kernel where flash is short: the fewest instructions that fit, and what stands on it."""
 
 from __future__ import annotations

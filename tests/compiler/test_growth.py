@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C of networks does not grow with the turns of a loop, nor with the steps of a sequence, nor do the calls of kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that run from RAM: chosen, printed, linked there, booted, and the same in every bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs that are bound to values: they become constants, and what depends on them alone is computed at compile time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels are scheduled once for all groups that are alike, and a long chain of operators ends soon."""
 
 from __future__ import annotations

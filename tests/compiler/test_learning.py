@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that learn: steps beside numpy's, on this computer, in plain C and on an emulated board."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``check`` says before a compilation, and what the compilation says: bounds are bounds, and verdicts agree.
 
 By default a few pairs of models and boards; ``MICROC_FIT=all`` takes the whole corpus and all cores and boards, for hours.

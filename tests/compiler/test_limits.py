@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits together: whatever is limited, a network fits and computes the same numbers, or is refused by one clear error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in several memories: what is planned, printed, built natively, and booted, is the network with one arena."""
 
 from __future__ import annotations

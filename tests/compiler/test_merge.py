@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that differ in literals share one body and read the literals from a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Firmware for MLPerf Tiny's runner: its dialogue, accuracy and performance modes, on an emulated board."""
 
 from __future__ import annotations

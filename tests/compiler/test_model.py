@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saving and loading: a model by way of a graph file is the same firmware."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects behave as their files do; calls of libraries with several samples, and libraries that do not load, say what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes, instruments, patterns, builders and schedule rules of a user's own."""
 
 from __future__ import annotations

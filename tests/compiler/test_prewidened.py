@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of weights that are opened first: faster where RAM is worth it, within limits, and nothing compiled in vain."""
 
 from __future__ import annotations

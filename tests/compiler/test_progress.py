@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress in Python: nothing unless asked, a line over and over on a terminal, a line a stage elsewhere, or a function."""
 
 from __future__ import annotations

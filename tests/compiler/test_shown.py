@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What objects look like at a prompt and in a notebook, and calls by name."""
 
 from __future__ import annotations

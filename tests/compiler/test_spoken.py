@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hints of errors speak of keywords in Python, and of flags on the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State of networks: updated where it lies or copied, from any initial contents, for any number of instances."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of strangers that are no models: archives of sources, pictures, arrays. They reach no other file and run nothing."""
 
 from __future__ import annotations

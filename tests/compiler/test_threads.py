@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks for several threads: the same bits as for one, no race, nothing where there are none."""
 
 from __future__ import annotations

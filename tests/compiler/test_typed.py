@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types of ``**options`` say what the table of options says, and a type checker refuses what the compiler does."""
 
 from __future__ import annotations

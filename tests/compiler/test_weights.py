@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constants in 16 bits: asked for or found, on every kind of layer and core, with the results of the wide ones in every bit."""
 
 from __future__ import annotations

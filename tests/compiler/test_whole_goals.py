@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goals promise of each other: ``speed`` is never slower than ``balanced``, estimated or counted.
 
 Small networks are built and counted on an emulated Cortex-M4 here. Where MICROC_GOALS names a file, every model of the corpus is,

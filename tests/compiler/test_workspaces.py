@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of smaller workspaces: taken where an arena must be smaller."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Firmware for this machine, built once."""
 
 from __future__ import annotations

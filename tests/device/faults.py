@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines with faults and echoes, to test what sits on them: emulated lines lose no byte and are silent; real ones are not so."""
 
 from __future__ import annotations

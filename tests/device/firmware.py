@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the C runtime's test programs."""
 
 from __future__ import annotations

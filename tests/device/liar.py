@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boards that lie: firmware behind a line that replaces, damages, delays and multiplies what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's side of MLPerf Tiny's text protocol, written from its description: what the benchmark's runner says and expects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Firmware that serves the fake network of runtime_c/tests on a board. */
 #include "fake_model.h"
 #include "microc_port.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The smoke firmware of the port tests: building it for a board, and talking to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Firmware that exercises a port: echoes bytes, times a loop of known length, uses the stack and the floating-point unit. */
 #include "microc_port.h"
 

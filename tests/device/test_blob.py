@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks as files that boards load: written and read back, and refused where a byte is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Board files: those that come with microc, and the errors of wrong ones."""
 
 from __future__ import annotations

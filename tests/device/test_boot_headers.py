@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What boot ROMs look for in an image: checked in linked programs, by other means than those that made it."""
 
 from __future__ import annotations

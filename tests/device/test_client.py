@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client against firmware in a process, over clean, faulty, dead and silent lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client against emulated boards: the protocol over their own UARTs, ticks that repeat, the line's speed and faults."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines that echo: a board that hears its answers, a host that hears its requests, both; and firmware that answers itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ports on emulated boards: echo, ticks that repeat exactly, stack watermark; and the emulator's life and death."""
 
 from __future__ import annotations

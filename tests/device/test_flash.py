@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runners: which one, which command, and a true load into an emulated board."""
 
 from __future__ import annotations

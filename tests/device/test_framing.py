@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames in Python: round trips, damage, resynchronisation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host that faces a board that lies: every command ends in its time and in bounded memory, by an answer or DeviceError."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A project, programs and an emulator that lie: run, profile and verify end in an answer, a difference or a refusal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines that come and go: ports found by USB ids, rates that are tried, plugs pulled and boards reset in the middle of a run."""
 
 from __future__ import annotations

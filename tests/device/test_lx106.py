@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ESP8266's core: the arithmetic that its libgcc lacks, compiled for this computer, and the image that its ROM loads."""
 
 from __future__ import annotations

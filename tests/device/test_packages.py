@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hints name what the computer's own package manager has."""
 
 from __future__ import annotations

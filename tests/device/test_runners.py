@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every runner against a fake of its program: the exact command line, missing probes, time-outs, drives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C runtime: its own tests, its size, and its frames against those of Python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated boards: a program that a board's file names runs the firmware, and is asked as a board on a line is."""
 
 from __future__ import annotations

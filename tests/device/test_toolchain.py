@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding tools, running make, measuring programs."""
 
 from __future__ import annotations

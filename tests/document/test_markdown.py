@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables as Markdown: cells cannot end a column."""
 
 from __future__ import annotations

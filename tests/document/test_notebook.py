@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents in a notebook: every block as HTML, and no markup of strangers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents on a terminal: text is cut or wrapped in its column, numbers and names stay whole, commands can be copied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The server of an ATmega2560, over its USART 0 at 2 Mbit a second, with external RAM up to 64 KiB. */
 #include <avr/io.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TIR functions on other machines, by the interface of :mod:`tests.support.native`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machines: which cores' code runs where, and programs that are started there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole networks on other machines: the sources of a desktop library as a program."""
 
 from __future__ import annotations

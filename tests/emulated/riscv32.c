@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a program of 32-bit RISC-V needs of a Linux system, for which there is no C library in distributions: its start, and the
  * calls that the server makes. The bare-metal library (picolibc) does the rest. */
 #include <stddef.h>

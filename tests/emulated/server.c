@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that calls functions for whom it talks to: it reads which one, how many bytes and where in them the parameters lie,
  * then the bytes, and answers with what they are after the call. */
 #include <stdint.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operator on an AVR, cycle by cycle: it links, and answers as its reference says, floats within its bound.
 
 Operators that compute are functions; views and what is composed of others are networks of one node. By itself a case of each

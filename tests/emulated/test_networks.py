@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks on other machines answer what their portable C answers here."""
 
 from __future__ import annotations

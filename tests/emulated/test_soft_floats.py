@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates of floats on cores without a floating-point unit are near what an emulated board counts, of a network that the cost
 model was not calibrated with."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program of WebAssembly with its standard input and output (WASI).
 import { readFile } from "node:fs/promises";
 import { WASI } from "node:wasi";

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks to export: the digits example, and one whose names and types are as awkward as they may be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs an export for web pages in Node, without its page: prints what it answers to its sample, as the other examples do.
 const { readFileSync } = require("node:fs");
 const { join } = require("node:path");

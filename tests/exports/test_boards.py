@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports know their board: what build systems call it stands in their files, commands and READMEs; else what stands for all."""
 
 from __future__ import annotations

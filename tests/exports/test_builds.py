@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports built by the tools that they are for, where these are here, and by stand-ins for those that are not; then run."""
 
 from __future__ import annotations

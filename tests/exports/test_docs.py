@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/export.md does what it says: its commands run in order, as far as their tools are here, and print what is shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats as data: all render for all boards, alike everywhere; the network's C is one; mistakes are told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user C module: both build descriptions make it, with stand-ins for MicroPython's headers; its Python example runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports for tools that are not here: their descriptions are read, and stand-ins for the tools build what is described."""
 
 from __future__ import annotations

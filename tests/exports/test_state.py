@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that keep something from run to run, in the examples of exports: set up once, then frame after frame.
 
 The builds of all formats are tested with such a network too (``awkward``), against what the library says of the same frames.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hooks of the STM32Cube folder: undefined, they take the sample and print; defined, they take over both."""
 
 from __future__ import annotations

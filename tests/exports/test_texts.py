@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of strangers through all templates: what a layer, a file, a size or a board is called changes no token of any file."""
 
 from __future__ import annotations

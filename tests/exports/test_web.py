@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages: the compiled network answers in Node and in a browser as the library does; what strangers call things stays text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network with regions of the example's backend, and that backend; a layer that backends know as a whole."""
 
 from __future__ import annotations

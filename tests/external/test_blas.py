@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of floats by a BLAS: one that the test makes, so that none needs to be there."""
 
 from __future__ import annotations

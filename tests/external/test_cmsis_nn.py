@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's layers: what is called without a copy, and with one (MICROC_CMSIS_NN) the same bits as ours, here and on boards."""
 
 from __future__ import annotations

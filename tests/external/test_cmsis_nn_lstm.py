@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LSTM by CMSIS-NN: what is called, what is refused, and with a copy (MICROC_CMSIS_NN) the same bits as ours, run after run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions over one row, and of single numbers: which of them CMSIS-NN computes as they are meant."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workspace of every layer against what a copy of CMSIS-NN says itself (MICROC_CMSIS_NN): its functions for sizes are
 compiled here, and given the structures that our calls have."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A backend of one file, compiled and run: on this computer, in a project, beside our own code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies of CMSIS-NN: found, refused, and what of them is needed; with text of ours in the place of Arm's."""
 
 from __future__ import annotations

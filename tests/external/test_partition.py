@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions: the largest first, convex, in an order; what is refused says why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions as large as they can be: where they are cut, that they are convex, and what a library leaves out of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin of docs/vendor_compilers.md, with a converter and a runtime that stand in for a vendor's."""
 
 from __future__ import annotations

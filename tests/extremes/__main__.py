@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.extremes --models 20000 --seed 0``: a campaign; it says what it found, by seeds that repeat it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of many seeds: read, compiled, run under sanitizers, compared with another runtime; what came out, counted.
 
 A model is right where its C equals microc's own reference and agrees with TFLite Micro bit for bit (floats: to what the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators whose constants are mutated: ``python -m tests.extremes.constants --mutants 20000 --seed 0``.
 
 A mutant is a case of an operator with other numbers in its constants, attributes or data, written as a graph file. It is right

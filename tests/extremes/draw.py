@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers of the extreme kind: scales, zero points, shapes and data of one model, all from one generator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recipes of operators on elements: functions of one number, of two, and between scales."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where models come from: how one is drawn and read, which runtime answers for it, what its own reference is made by."""
 
 from __future__ import annotations

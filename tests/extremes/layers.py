@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recipes of layers: products with weights, windows, reductions over axes, softmax, cells with state."""
 
 from __future__ import annotations

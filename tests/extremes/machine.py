@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many networks as one program of this computer under sanitizers; one that fails costs the program, not the others."""
 
 from __future__ import annotations

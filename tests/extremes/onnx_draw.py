@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised ONNX models from the numbers of :mod:`tests.extremes.draw`: values, their scales and zero points, and operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recipes of ONNX's quantised operators, and of operators on floats between DequantizeLinear and QuantizeLinear."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFLite Micro in a process of its own, for it ends the process on models that break its assertions; ONNX Runtime, too."""
 
 from __future__ import annotations

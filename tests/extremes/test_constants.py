@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators with mutated constants: 300 of them here, any number by ``python -m tests.extremes.constants``."""
 
 from __future__ import annotations

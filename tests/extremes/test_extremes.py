@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with extreme numbers, 100 of TFLite and 30 of ONNX, in a campaign three times as many; any number of them by
 ``python -m tests.extremes``."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a graph computes by the operators' own references, and where the arithmetic of TFLite Micro is undefined.
 
 The references saturate exactly where TFLite's integers overflow, or where it converts floats to integers that do not hold them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sounds that are not, and what a stream makes of them beside a whole run."""
 
 from __future__ import annotations

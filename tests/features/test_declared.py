@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipelines in TOML files: what they say, and what they cannot say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters are scipy's, in floats closely, in integers within the rounding of their taps; streams go on where they were."""
 
 from __future__ import annotations

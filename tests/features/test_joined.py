@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Features and network as one graph: what goes in are samples, on a computer and on an emulated board."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frontend of microWakeWord is pymicro-features' in every bit, in numpy, compiled, and as a run of several frames."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Normalisation by known numbers, and per-channel energies."""
 
 from __future__ import annotations

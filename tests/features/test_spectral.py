@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spectra, mel bands, logarithms and cepstra are those of an independent numpy and scipy, in both dtypes, and in streams."""
 
 from __future__ import annotations

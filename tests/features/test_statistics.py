@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of frames and spectra are numpy's and scipy's."""
 
 from __future__ import annotations

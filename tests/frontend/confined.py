@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole compilations, a process each that may take so much memory and so long: what becomes of a model, and what that costs."""
 
 from __future__ import annotations

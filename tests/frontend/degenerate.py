@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that no exporter writes: every operator with huge, zero, negative and odd sizes, absurd attributes, growth and depth."""
 
 from __future__ import annotations

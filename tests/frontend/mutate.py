@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broken variants of a model file, and the promise every reader keeps on them: a Graph or a refusal, soon."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small ONNX models written in a line or two, and what onnxruntime makes of them."""
 
 from __future__ import annotations

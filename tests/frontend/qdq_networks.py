@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in QDQ form as onnxruntime's quantiser writes them, from float networks of random weights; inputs of all kinds."""
 
 from __future__ import annotations

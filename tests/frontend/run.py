@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running a graph on this computer, as the driver compiles it."""
 
 from __future__ import annotations

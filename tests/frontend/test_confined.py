@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that no exporter writes are compiled or refused as a whole, within so much memory and time.
 
 ``MICROC_DEGENERATE=all`` tries all of them (half an hour); by itself this file tries those that once took too much.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that no exporter writes become a graph or a refusal: soon, and without the memory that they speak of."""
 
 from __future__ import annotations

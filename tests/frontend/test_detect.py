@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats are told by content, and files that are no models are refused with advice."""
 
 from __future__ import annotations

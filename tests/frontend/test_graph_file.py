@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader of graph files: what it wrote it reads, whatever else is put into one is refused as the file's fault."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signatures of converters: what parameters declare is read and checked before a converter is called."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes small TFLite models for the tests, sound ones and deliberately wrong ones."""
 
 from __future__ import annotations

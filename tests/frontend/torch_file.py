@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The archive of a PyTorch program, written by the tests: ``y = relu(x + w)``, and what an attacker would put into it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fuzz the compiler, its C, the runtime and the client: ``python -m tests.fuzz --minutes 5 --seed 1 --what tflite onnx``.
 
 Each finding becomes a file (the mutant) and a note beside it; counts stand at the end. The same seed tries the same mutants in

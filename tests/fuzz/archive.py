@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutations of archives: the JSON and HDF5 of a Keras file, the text and arrays of a graph file (``.mcg``)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutations of TFLite files that stay flatbuffers: numbers, lengths, references and presence of fields, in their places.
 
 Nothing moves, so that any file can be mutated, also one with megabytes of weights; most mutants pass the verifier of tables.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TFLite Micro and ONNX Runtime make of a mutant: in a process of its own, since what we refuse may crash them."""
 
 from __future__ import annotations

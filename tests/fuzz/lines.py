@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames against the runtime (libFuzzer), and answers of any kind against the host's client."""
 
 from __future__ import annotations

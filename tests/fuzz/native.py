@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generated C of many networks as one program under the address and undefined-behaviour sanitizers.
 
 One translation unit a network, one link for all; each network runs in a process of its own, on memory of exactly the bytes that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small ONNX models of many operators, to begin mutation with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutations of ONNX files that stay protobufs: fields of every message changed, taken out, doubled, exchanged."""
 
 from __future__ import annotations

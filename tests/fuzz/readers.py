@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reads bytes of others, and the target of the fuzzer that attacks it.
 
 :data:`READERS` names every file of ``microc`` that opens or decodes something, with the targets that reach it; a test derives the

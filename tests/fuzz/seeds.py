@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What mutation begins with: small networks of many operators in every format, made by the tests' own writers.
 
 Where the corpus of real models lies beside the checkout, its small files are seeds too.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the fuzzer once found, each file small and made by it: read, compiled, and run under sanitizers as it should be.
 
 A file is called after its fault; its ending is the format's. To add one: repair the fault, move the file here.

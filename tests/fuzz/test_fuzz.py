@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fuzzer itself: mutants repeat and differ, crashes are findings, and a little of everything finds nothing."""
 
 from __future__ import annotations

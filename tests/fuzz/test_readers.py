@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks follow features: each file that reads has a target, and each target holds for a few mutants and for what is no file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One mutant through the whole compiler: read, compiled, printed; and what its C must compute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other values for a number, a text or a list: what a mutation puts into a field whose kind it knows."""
 
 from __future__ import annotations

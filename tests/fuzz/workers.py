@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trials in processes of their own: forked, so that nothing is imported twice, limited in time and memory, and free to crash."""
 
 from __future__ import annotations

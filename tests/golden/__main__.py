@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.golden [--write]``: which golden texts differ from their files; with --write they no longer do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All golden texts, and the files that hold them."""
 
 from __future__ import annotations

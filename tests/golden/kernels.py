@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels: what an operator becomes on a core, from tensor expressions to C. Shapes are small so that the texts are short."""
 
 from __future__ import annotations

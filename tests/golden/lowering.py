@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes of ``tir/lower``: a kernel before and after one of them."""
 
 from __future__ import annotations

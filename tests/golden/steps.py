@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedule primitives: a function before and after one step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Golden texts hold: what is made now is what the files say. Rewrite them with ``python -m tests.golden --write``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small graphs, and hypothesis strategies for any graph that text must carry."""
 
 from __future__ import annotations

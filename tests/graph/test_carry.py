@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs that become state: they start as zero and are what an output was."""
 
 from __future__ import annotations

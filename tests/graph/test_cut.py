@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cut graph computes the same values between the named tensors."""
 
 from __future__ import annotations

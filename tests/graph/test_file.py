@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A graph file carries everything in the same bytes, and nothing hostile or damaged gets through."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph interpreter: every value, state, and refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Patterns find what they describe; rewriting keeps names that others know, and ends."""
 
 from __future__ import annotations

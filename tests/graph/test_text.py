@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph text carries everything, and damaged text is refused with the number of the line."""
 
 from __future__ import annotations

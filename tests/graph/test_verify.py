@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every rule of graph verification holds for a good graph and catches a broken one, naming node and pass."""
 
 from __future__ import annotations

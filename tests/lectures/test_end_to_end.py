@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks out of loops of one's own: MLC course, "End to End Model Execution" (``call_tir``)."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches over a space of one's own: MLC course, "Automatic Program Optimization" (``sample_perfect_tile``, ``tune_tir``)."""
 
 from microc import Schedule, ScheduleRule, tir

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of TVMScript: MLC course, "Tensor Program Abstraction"; TVM tutorials, "Blitz Course to TensorIR"."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every lowering pass keeps what a function computes and does what it is for; the interpreter sees overruns and overflow."""
 
 from __future__ import annotations

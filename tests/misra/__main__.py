@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The corpus against MISRA C:2012: ``python -m tests.misra [MODEL ...]``. Prints how often rules are broken, and where no reason
 covers it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cppcheck's MISRA addon, clang-tidy and gcc's analyser say of a generated project."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generated projects, the runtime and its ports break no rule of MISRA C:2012 but those that docs/misra.md gives reasons for."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes that people make, and whether what they are told helps."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each mistake of ``mistakes.toml`` is answered soon, with what, where, and a cure; the cure is taken from the answer, and works.
 
 Fields of a mistake: ``wrong``, the words of a command; ``exit``, its exit code; ``answer``, what the first line says; ``where``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder that the mistakes are made in: models, data and projects, right ones and wrong ones."""
 
 from __future__ import annotations

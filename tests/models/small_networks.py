@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small networks of all kinds of layers, built in place: what a firmware's size is compared on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real models on emulated boards, over the real serial protocol: the same bits as the references."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow on an emulated Cortex-M4: the same bits as on the host, however often the data make a loop turn."""
 
 from __future__ import annotations

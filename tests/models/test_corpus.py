@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real models: compiled C against the references that trusted runtimes made."""
 
 from __future__ import annotations

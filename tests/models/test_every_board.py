@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network on every board: its firmware builds, and where there is an emulator it boots and agrees with the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flash as ``compile`` and ``check`` say it, beside that of the firmware that ``build`` links: small networks on every family.
 
 The linked number is the firmware's. The estimate, which is what a computer without the board's compiler says, is never under it;

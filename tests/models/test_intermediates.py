@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every tensor that survives fusion equals TensorFlow Lite Micro's, on reference and on random inputs.
 
 Of tensors that lost channels (their names end in ``.live``), each channel that is left equals one of TFLM's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in simavr's own program, without our runtime: the host's bits, from weights in flash, and cycles that repeat."""
 
 from __future__ import annotations

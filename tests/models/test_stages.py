@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every corpus network, interpreted after every pass: what is read means the reference's numbers, and no pass changes them.
 
 Small networks by default; with MICROC_STAGES=all all of them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network on both cores of every board that has two: it builds, and agrees with this computer where it boots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.onnx_nodes [--board NAME] [part of a name ...]``: run the tests in scope, say how many pass and why the
 others do not; on an emulated board, a hundred of as many operators."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's own tests of models as test cases: ``simple`` ones, layers and models that PyTorch once exported, and architectures
 with generated weights (``light``)."""
 

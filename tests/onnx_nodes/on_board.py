@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's node tests on emulated boards: a firmware for each, whose network is run over the serial protocol."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's node tests through compiled C: which are in scope, compiled in batches, run and compared as ONNX's own runner does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's tests of models: the simple ones, some layers and one architecture by default, all with MICROC_ONNX_NODES=all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's node tests: an even sample of those in scope by default, all of them with MICROC_ONNX_NODES=all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's node tests on an emulated Cortex-M4, over the serial protocol: some by default, a hundred with MICROC_ONNX_NODES=all."""
 
 from __future__ import annotations

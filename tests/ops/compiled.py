@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator cases as C functions: lowered, scheduled, printed and compiled as the driver does it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edge cases, made of an operator's own cases: NaN, infinities, the ends of integer dtypes, tensors without elements.
 
 An operator is tested on all edges that its dtypes have; those that its own cases show already are not made again.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running an operator's cases three ways: inference, the numpy reference, and the interpreted tensor expression."""
 
 from __future__ import annotations

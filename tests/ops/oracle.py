@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised graphs by the operators' own legalisation and references, and TFLite Micro as the oracle for them."""
 
 from __future__ import annotations

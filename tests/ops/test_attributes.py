@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attributes are declared: whatever else an application has is refused, with the name of the pass that made it."""
 
 from __future__ import annotations

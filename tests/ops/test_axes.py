@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What operators declare about axes holds for their references."""
 
 from __future__ import annotations

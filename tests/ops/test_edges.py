@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operator is tested on NaN, infinities, the ends of its integers and empty tensors, or the reason stands here."""
 
 from __future__ import annotations

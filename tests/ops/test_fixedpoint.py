@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixed-point functions against real ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise work joins behind every operator that makes one result: names of stages do not clash, schedules suit."""
 
 from __future__ import annotations

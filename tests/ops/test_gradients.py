@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every gradient rule against differences of the operator's reference, on the operator's own cases."""
 
 from __future__ import annotations

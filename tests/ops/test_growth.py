@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C of an operator does not grow with its tensors, nor with what its attributes count.
 
 Cases are scaled by themselves: axes of one extent together, then axes that lie alike, then axis by axis, with and without the

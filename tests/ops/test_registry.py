@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operator of the registry on every one of its cases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single TFLite operators against TFLite Micro: choice, search, places, sums."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows along axes, and the products that layers declare, counted tap by tap."""
 
 from __future__ import annotations

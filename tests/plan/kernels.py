@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small kernels with every habit that matters to memory: walking forth and back, windows, patches, planes, words, tables.
 
 Each is a maker of ``(n) -> PrimFunc`` from ``x`` of n bytes (n is a multiple of 8) to ``out``; all arithmetic stays in range.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules made to be planned: random call sequences, sizes, lifetimes, orders of access and views."""
 
 from __future__ import annotations

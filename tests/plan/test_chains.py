@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains of small kernels in one arena, planned tightly, against the same kernels with memory of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checker catches damage, whoever made the plan."""
 
 from __future__ import annotations

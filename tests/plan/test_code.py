@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hot code: what a call fetches behind a cache, and which kernels run from RAM."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of kernels whose loops two cores share: what they do at the same time has no order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches for a plan end within the work they may do, the same way every time, with a plan that is right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distances that the analysis calls safe, against running kernels with their operands at every distance."""
 
 from __future__ import annotations

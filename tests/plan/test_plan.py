@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans are correct, never below the lower bound, and the same every time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distances that are safe at all sizes, against those of every single size; and the checker against distances that are not."""
 
 from __future__ import annotations

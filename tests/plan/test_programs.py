@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random loop nests: whatever analysis or checker let overlap computes the same as apart."""
 
 from __future__ import annotations

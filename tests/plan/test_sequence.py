@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of calls: none that breaks a dependence, none that needs more memory, the best where branches are few."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values in several memories: the split waits least where all can be tried, fits always, and is checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.toml``: every option under its documented name, mistakes named with their key, nothing that a stranger's file does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc doctor``: what is there, what a board takes, and the line that installs the rest, which runs when it may."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small float networks with loops, and sequences for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small float networks that keep state from run to run, and frames for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warnings that teach: each where it applies, none where all is well."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of few bits with multipliers for blocks: kernels know the form, and it is nearer than one scale for a channel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bits of layers under limits: the choice is the best there is, and what it promises is so."""
 
 from __future__ import annotations

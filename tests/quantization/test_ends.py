@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Noise is measured in front of a last function that saturates, where classes are compared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-layer equalisation: the float network stays, and badly scaled channels cost nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is left in floats is told, with the reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of floats that have an integer form, one by one between two layers, and what ONNX Runtime makes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent layers in ``microc.quantize``: their turns are on integers, as near as a network's other layers."""
 
 from __future__ import annotations

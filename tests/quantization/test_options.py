@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights alone as integers, dynamic range, and the types of inputs and outputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report on layers, and its page: what it shows, and that names of strangers are text in it."""
 
 from __future__ import annotations

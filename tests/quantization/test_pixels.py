@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network that is quantised on raw frames: what prepares them is part of it, and costs floats nowhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges of activations: what other samples will hold counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repairs of a quantised network: the noise falls, and only what helps is kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights rounded by answers, and layers as products of matrices."""
 
 from __future__ import annotations

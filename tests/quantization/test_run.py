@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.quantize``: what becomes integers, how near the answers are, and what is refused."""
 
 from __future__ import annotations

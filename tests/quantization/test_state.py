@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that keep state in ``microc.quantize``: integers from run to run, of as many bits as their errors add up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.fake_quantize``: what trains in PyTorch answers as the integer network that it becomes, bit by bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers of 8 and of 16 bits, and in floats, side by side in one network."""
 
 from __future__ import annotations

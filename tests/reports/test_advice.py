@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a network in floats: the share, why, and what integers would bring on the core."""
 
 from __future__ import annotations

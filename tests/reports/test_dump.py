@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``--dump``: what is written for every kernel is what was compiled, parses back, and says why the others lost."""
 
 from __future__ import annotations

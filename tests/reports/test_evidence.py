@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bundles of evidence: what is in them, that they check themselves, that they are whole or absent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc.explain``: which layer is meant, what is told of it, and that it is what was compiled."""
 
 from __future__ import annotations

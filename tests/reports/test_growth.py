@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures before and after, and what they may grow by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a report, parsed: what is in it, what it may do, and that what a stranger called things is text."""
 
 from __future__ import annotations

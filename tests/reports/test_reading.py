@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saved reports: damaged ones are refused, whatever they are; results of verify are read; two reports are compared."""
 
 from __future__ import annotations

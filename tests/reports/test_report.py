@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports: what is in them, and that they are equal for equal networks."""
 
 from __future__ import annotations

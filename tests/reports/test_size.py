@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flash and RAM explained: every byte once, totals those of size(1), layers with their code and weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks beside the frameworks that made them: every frontend's, and what a difference looks like."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One network on several boards, and a meter beside them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines are interchangeable: numpy, compiled kernels, a framework, and a class that the test writes."""
 
 from __future__ import annotations

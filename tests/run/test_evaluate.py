@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data of users' own: read from anything, refused with reasons, and measured against labels and expectations."""
 
 from __future__ import annotations

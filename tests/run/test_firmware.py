@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Projects as running firmware: built, booted, spoken to, compared with the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boards whose project is one of the vendor's framework: built and run against stand-ins for its functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Libraries of named cores: refused where the computer is none of them, and one library for several of them."""
 
 from __future__ import annotations

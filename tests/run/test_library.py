@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of a desktop library: arrays are read where they lie, results are the caller's, many samples take one call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels loaded into boards' memory and called there: `Device.load`, what is refused, and what goes wrong."""
 
 from __future__ import annotations

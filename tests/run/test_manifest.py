@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A damaged manifest.json of a generated project is refused by one message, whatever is damaged in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: units, totals, the trace, the pictures and the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects are held against their framework when they are compiled; what differs is refused, and the refusal can be left out."""
 
 from __future__ import annotations

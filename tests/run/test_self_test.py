@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that check themselves: on this computer, on emulated boards, in a firmware of somebody's own."""
 
 from __future__ import annotations

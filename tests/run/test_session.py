@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The session with a board, as a notebook has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that boards load: the same bits as in a firmware, two slots, what is refused, and what stays when one crashes."""
 
 from __future__ import annotations

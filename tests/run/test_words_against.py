@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A U-Net of 16-bit activations and 8-bit weights (ONNX, QDQ) beside ONNX Runtime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small functions to schedule, and running them before and after."""
 
 from __future__ import annotations

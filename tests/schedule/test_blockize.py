@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles as units: ``blockize`` keeps the meaning, other steps move what it made, and the verifier sees into it."""
 
 from __future__ import annotations

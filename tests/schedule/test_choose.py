@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which candidate wins, and what is said of those that lose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floats rounded to integers by one instruction that saturates: the same numbers as by clamping first, NaN included."""
 
 from __future__ import annotations

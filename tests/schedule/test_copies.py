@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops in which operators copy memory: which are found, and that moving them competes with leaving them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost model on functions whose machine code is known, and the choice between schedules."""
 
 from __future__ import annotations

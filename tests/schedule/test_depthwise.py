@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depthwise convolutions by planes: the same integers as the reference, in place too, and refusals of their primitives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums that are doubled by their weights: scales above one shift what is doubled once more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of the C compiler for a kernel: a step of its schedule, which changes no loop and no result."""
 
 from __future__ import annotations

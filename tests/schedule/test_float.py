@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for float32 on cores that multiply and add in one instruction: one rounding per step, sums in order."""
 
 from __future__ import annotations

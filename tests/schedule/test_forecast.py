@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The forecast of a schedule's instructions, and that candidates which are not lowered because of it would not have won."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products in float16 on cores that have vectors of halves: the same bits however they are computed, within the bound."""
 
 from __future__ import annotations

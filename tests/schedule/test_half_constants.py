@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constants of floats in 16 bits: every form gives back every number, whatever the schedule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products by halves equal the definition of the doubling high multiply."""
 
 from __future__ import annotations

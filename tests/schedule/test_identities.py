@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both sides of every identity have the same value within its ranges, and contexts decide where identities apply."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Register tiles of matrix products: as large as the core's registers, and parts of them at the ends of rows and columns."""
 
 from __future__ import annotations

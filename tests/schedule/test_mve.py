@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules for cores with vectors (MVE): the same integers as the reference, and everything that repeats in lanes."""
 
 from __future__ import annotations

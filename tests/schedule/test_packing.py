@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How values are stored: wider, in another order, two columns in a word. Every form computes the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of floats by arithmetic: how near they are, and what becomes of NaN, infinities and zeros."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every primitive keeps the meaning of the function, and refuses with a hint what it cannot do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules as anybody may write them: any primitive with any arguments is refused as a ScheduleError, or changes no result."""
 
 from __future__ import annotations

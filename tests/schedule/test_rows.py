@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages of rows, one row after the other: the same numbers, and no memory for all rows."""
 
 from __future__ import annotations

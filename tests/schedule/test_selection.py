@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selection of scalar intrinsics by their meanings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules in strips: where they are chosen, and the same numbers by any number of lanes."""
 
 from __future__ import annotations

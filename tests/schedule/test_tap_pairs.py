@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depthwise convolutions by pairs of taps, channels in the lanes of vectors: the same integers as the reference."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops of kernels that are split among threads: which are, and that each thread has memory of its own."""
 
 from __future__ import annotations

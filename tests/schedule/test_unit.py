@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules for tensor units: the same integers as the reference, in memories that hold them, ordered by tokens."""
 
 from __future__ import annotations

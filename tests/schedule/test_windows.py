@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows that slide over rows: where the rule is chosen, and what is left of the border in its loops."""
 
 from __future__ import annotations

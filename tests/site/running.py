@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code of a page of docs/, run in the order in which it stands there.
 
 A block with a title is a file: it is written. Lines of a ``console`` block, behind ``$``, and of a ``shell`` block are commands,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command that a page shows is one that microc takes: its options exist, and its values are well formed.
 
 Whether the commands of the long pages do what the pages say is tried by ``make campaign``.

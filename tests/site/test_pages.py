@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code of the site's pages runs, and says what they show."""
 
 from __future__ import annotations

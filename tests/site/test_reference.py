@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages that are made from the code are current and complete; what is promised says what it takes, gives and refuses."""
 
 from __future__ import annotations

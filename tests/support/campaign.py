@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a table of tests runs: all of it takes hours; by itself, every row and every column, in turn.
 
 ``MICROC_TESTS=all`` (``make campaign``) is for whoever changes what such a table is about.

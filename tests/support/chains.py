@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of layers that work row by row, and modules run by the interpreter."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headless Chromium, started once and driven over a pipe: pages at any width, light or dark, what they log, their pictures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The corpus of real models: MICROC_CORPUS, or ``../shared/corpus`` beside the checkout.
 
 A test that takes a model of the corpus has the marker ``corpus``: as a decorator, or by itself where a parameter is such a model.

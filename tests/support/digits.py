@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits example as test material: small, committed, with its accuracy known."""
 
 from __future__ import annotations

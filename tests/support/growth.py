@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much C there is: the text of functions without numbers, which must not depend on extents; and what C may not hold."""
 
 from __future__ import annotations

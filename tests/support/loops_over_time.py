@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops over time whose steps a test writes itself: cells that no operator of microc is."""
 
 from __future__ import annotations

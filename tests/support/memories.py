@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A board with two memories for tensors: the emulated AN547, whose DTCM leaves so many bytes to the network."""
 
 from __future__ import annotations

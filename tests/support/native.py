@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TIR functions as machine code of this computer: printed, compiled many to a library, called on numpy arrays."""
 
 from __future__ import annotations

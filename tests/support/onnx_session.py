@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime with a model, as near to the same on every computer as it is.
 
 Where x86 has no VNNI its products of uint8 and int8 saturate: sums of two leave 16 bits. Models in QDQ form are right there as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor expressions as loops: what is shared in the one is shared in the other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for TIR: index expressions, typed data expressions, whole functions; and a plain evaluator."""
 
 from __future__ import annotations

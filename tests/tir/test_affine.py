@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Index arithmetic: simplification keeps values, bounds hold, fused indices are recovered."""
 
 import random

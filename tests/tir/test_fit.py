@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for numbers that depend on sizes, and one function from several."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interpreter: against a plain evaluator, against numpy on lowered functions, and on everything it must refuse."""
 
 import math

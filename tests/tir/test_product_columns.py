@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of rows of bytes by pairs of columns: which loops over them become one call, and what it computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops over vectors that requantise sums: which become calls, and what these compute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewriting: what is shared stays shared, what does not change stays the same object, and knows what was found of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scalable loops: the same numbers by any number of lanes, in text and in C, and what the verifier refuses of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of symbolic extents: text that parses back, the function at some sizes, and where they are refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TIR as text: what is printed reads back equal; what is malformed is refused with its line."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVMScript as TVM's lectures write it: it reads as what we print, and what TIR text does not have is refused by name."""
 
 import numpy as np

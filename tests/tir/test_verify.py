@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifier: passes what is right, names every class of fault."""
 
 import pytest

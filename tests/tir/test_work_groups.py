@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes for loops that are bound to work-groups: intrinsics and scalars take part in them as loads and stores do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random integer networks in core operators, rich in channels that are zero, constant, equal or unread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small graphs written down quickly, and what they compute."""
 
 from __future__ import annotations

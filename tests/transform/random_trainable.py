@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks of layers that learn, as graphs and as modules of PyTorch with the same weights."""
 
 from __future__ import annotations

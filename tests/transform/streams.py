@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks over sequences, of floats and of quantised integers, and their runs frame by frame."""
 
 from __future__ import annotations

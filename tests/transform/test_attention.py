@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised attention of ONNX: products, softmax and moves on integers, and what ONNX Runtime computes."""
 
 from __future__ import annotations

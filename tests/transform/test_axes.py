@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of axes, against numpy."""
 
 from __future__ import annotations

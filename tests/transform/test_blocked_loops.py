@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops over time in blocks: the same numbers, whole blocks only, and only what does not wait for the turn before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs and outputs in other dtypes and layouts: the same network, converted at its ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every canonical form: what it does away with, what it must leave alone, and that nothing changes in value."""
 
 from __future__ import annotations

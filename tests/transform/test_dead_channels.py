@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Channels that are constant, or that nobody reads, go; every value that is left stays what it was, borders
 included."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers of floats with integer weights become what LiteRT computes, if that is asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes become one kernel, at which level; groups are whole, ordered, and compute the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of whole networks: what is refused, what is unrolled, and that the graphs compile like any other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of random networks beside PyTorch's autograd. ``make campaign`` takes 200 of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Normalisation of rows, however it is spelled, as one operator; of bytes as the integers that they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks with channels first come out with channels last, with few transpositions, and compute the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """After legalisation only core operators are left, whatever they came from; refusals come all at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that share their input become one, exactly, where their parts of its result cost nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Raw numbers at an input: frames are cropped, resized, brought to the network's channels and normalised, as numpy says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that are opened first: the same numbers from bytes, in front of the layer, only where they serve many rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The qdq pass: what it recognises, and that recognising changes no bit."""
 
 from __future__ import annotations

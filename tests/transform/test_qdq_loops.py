@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent layers in QDQ form: loops that carry integers, stack integers and are handed integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """QDQ networks with activations of 16 bits, and of 8 and 16 bits side by side: recognised, right, and the same in C."""
 
 from __future__ import annotations

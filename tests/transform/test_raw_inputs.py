@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Normalisation and reversed channels become part of the first layer's weights and bias, and the same is computed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integers of TFLite files, rounded twice or once, as the option says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Factors and terms in front of layers of floats become part of these."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops that take rows where they lie: the same numbers, and only of what nothing else reads."""
 
 from __future__ import annotations

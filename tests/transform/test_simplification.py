@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constants, common subexpressions and dead code."""
 
 from __future__ import annotations

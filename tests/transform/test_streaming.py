@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams: what a network gives frame by frame is what it gives for the whole sequence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SVDF as layers: the same numbers step after step, and what stays as it is."""
 
 from __future__ import annotations

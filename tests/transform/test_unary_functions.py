@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of one 8-bit value become nothing, a clamp or a table, and give the same numbers for all 256 of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights are rounded where the user asks for halves; what is no weight, or does not fit, stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network of integers, the kernels of it, and a runner that needs no board."""
 
 from __future__ import annotations

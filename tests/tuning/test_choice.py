@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which records a compilation takes: the least time under what flash the goal allows, and only what still makes a schedule."""
 
 from __future__ import annotations

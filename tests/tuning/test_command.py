@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``microc tune`` on the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of an output by one word, as the interpreter runs the kernels that say it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fleet: three workers with four emulated boards, one of them killed in the middle, and a fourth whose emulator does not start;
 no record lost, none doubled."""
 

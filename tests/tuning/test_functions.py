@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tuning of functions and schedules of the user, with rules and operators of the user, on this computer and on a board."""
 
 from __future__ import annotations

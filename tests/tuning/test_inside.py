@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels inside of control flow: searched, weighed by how often they run, taken from records and from plans."""
 
 from __future__ import annotations

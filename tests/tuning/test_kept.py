@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects that images share: built once, newer than the sources of a project that gets them."""
 
 from __future__ import annotations

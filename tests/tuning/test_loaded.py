@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring by LOAD and CALL on an emulated board: what the neighbours measure, and what faults or hangs costs itself alone."""
 
 from __future__ import annotations

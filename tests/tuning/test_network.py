@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network as a whole: what its kernels take beside each other decides, and is kept."""
 
 from __future__ import annotations

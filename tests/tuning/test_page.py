@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of what was measured: well-formed, nothing fetched, what records say escaped; and one record measured again."""
 
 from __future__ import annotations

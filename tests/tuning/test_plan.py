@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An optimisation plan: what a compilation takes, edited by a person, given back; what does not fit is refused."""
 
 from __future__ import annotations

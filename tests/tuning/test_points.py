@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Points compute what their kernel is: drawn of every rule of a space, they run on this computer in the C of any core."""
 
 from __future__ import annotations

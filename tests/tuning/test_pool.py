@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several places that measure: what a place loses is measured elsewhere, and nothing is told twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records: whole lines only, whatever ended the program, and nothing in them runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other people's code, measured: the faster takes a region, what is wrong or ends the program costs itself alone, and what a
 compilation goes by is told."""
 

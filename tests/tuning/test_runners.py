@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring for real: an emulated board, a program that acts as one, this computer; what is wrong or hangs costs itself alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On spaces that were measured as a whole, a tenth of the trials comes within 2 % of the best: nothing is built or asked."""
 
 from __future__ import annotations

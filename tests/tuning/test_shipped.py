@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedules that come with the compiler: how much they are, that they are taken, and what they must not be in the way of."""
 
 from __future__ import annotations

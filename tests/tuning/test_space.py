@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spaces: every point a kernel or none, neighbours that differ in one decision, the same kernels by the same points."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop on a runner of paper: limits are kept, seeds repeat, what was measured is not measured again, failures cost one."""
 
 from __future__ import annotations

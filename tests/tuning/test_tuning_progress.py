@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told of a search while it goes on: events, lines, a live table; and how Ctrl-C ends it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parsers of the words of arguments that are no compilation options: seconds, baud rates, tolerances.
 
 The text of a ValueError states the mistake and the accepted form."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands on projects and boards, and lists: each is one declaration of name, summary, function, examples, arguments.
 
 The order is that of ``microc --help``. The arguments of base classes precede a command's own; of several base classes, those of

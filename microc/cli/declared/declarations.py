@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declarations of commands and of their arguments.
 
 A command is a class with an attribute for each argument, decorated by :func:`command`. The parser of the command line,

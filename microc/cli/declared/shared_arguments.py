@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments that several commands share: base classes, and single arguments."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print C: expressions, statements, kernels, and a network's sources and header."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print TIR expressions as C99 expressions. Indices of elements are printed as sums of rows and columns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print TIR statements and functions as C99, including parallel loops for threads or cores, and inline helper functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose identifiers for generated C: avoid reserved names, and rename variables so that names are unique in each scope."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print the inputs, outputs, arenas and constant arrays of a network in C."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Portable C for functions of <math.h>, and for conversions of 16-bit floats."""
 
 from __future__ import annotations

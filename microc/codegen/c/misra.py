@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List the rules of MISRA C:2012 that generated C, the runtime and the ports do not follow, with the reason for each.
 
 The page docs/misra.md is generated from this file. Categories of rules are those of MISRA C:2012 with amendments 1 and 2. No

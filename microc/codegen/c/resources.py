@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimate the flash, RAM and stack that generated code needs.
 
 The estimates cover the C library functions that kernels call, the stack of a run, the network's code, and the firmware around

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print a module that has a memory plan as C: kernels with comments, calls of kernels, and the files of a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Add external code (kernels of a vendor's library) and the model of a tensor unit to a project."""
 
 from __future__ import annotations

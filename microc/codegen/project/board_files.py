@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the files of a project that depend on its board: header, linker script, editor tasks, ids in build systems."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generate the files of a firmware project, as a mapping from paths to contents."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write manifest.json, which describes the tensors, kernels and memory of a generated project, and check it with a schema."""
 
 from __future__ import annotations

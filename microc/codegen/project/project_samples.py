@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write sample inputs into a project: those of the example program, and those of the self-test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the files that connect a network to a firmware's protocol: RPC, MLPerf Tiny, or networks that are loaded at run time."""
 
 from __future__ import annotations

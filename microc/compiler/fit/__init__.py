@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fit a network to the flash and RAM of a board."""

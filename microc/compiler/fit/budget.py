@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory budgets of a network: the price of flash and RAM, the capacity of boards, and lower bounds on the memory
 needed."""
 

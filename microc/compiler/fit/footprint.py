@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that a firmware fits a board, by adding up its memory before any file is written.
 
 The sizes of code are estimates. Therefore linking may still fail (:func:`convert_link_overflow_error`).

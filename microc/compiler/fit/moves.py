@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of the search for a network that fits its limits at the least cost. A move proposes changes of the
 configuration.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for the configuration of a network with the least cost that fits its memory limits.
 
 :class:`NetworkBuilder` builds the network of a configuration: kernels, module, memory plan, and the data for reports.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Striping: chains of layers are computed row by row, so that the arena of a network is within its limit.
 
 A chain is a sequence of layers, each of which reads the result of the one before. Its kernel stores only a window of

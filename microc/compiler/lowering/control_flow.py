@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lower control flow: a node with graphs inside (a loop, a condition, or an external region) becomes one function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derive again how a kernel was compiled, for ``microc explain`` and ``--dump``."""
 
 from __future__ import annotations

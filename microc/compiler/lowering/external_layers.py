@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Divide a network between microc's code and external code (of backends such as CMSIS-NN).
 
 A region of the graph that a backend supports becomes external if its code is faster by measurement or, without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lower a graph to a module: kernels, their calls, and the comments of the generated C."""
 
 from __future__ import annotations

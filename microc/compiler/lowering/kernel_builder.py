@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the functions of a graph's kernels, and merge kernels that differ only in integer literals."""
 
 from __future__ import annotations

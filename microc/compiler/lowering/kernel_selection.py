@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the algorithm and the schedule of each group of nodes in a graph, by estimated cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the contents of a module: values, views, kernels, calls, state updates, inputs and outputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read a network at several sizes, and derive rules by which its extents and attributes depend on the sizes.
 
 The graph is read at the largest sizes, at the smallest sizes, and at several points, which are combinations of sizes

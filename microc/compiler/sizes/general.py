@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build functions with dynamic sizes. Each function is built for several static sizes, generalised to one function for
 all sizes, and compared with a function for the smallest sizes."""
 

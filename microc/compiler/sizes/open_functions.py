@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dynamic sizes of models and of user functions: symbolic dimensions that the application sets for every run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes of a network's tensors in a run. The arrays passed as inputs determine the dynamic sizes, and the sizes
 determine all other shapes."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tuning of the user's functions: a PrimFunc or a schedule as a tuning task, and its measured schedule."""
 
 from __future__ import annotations

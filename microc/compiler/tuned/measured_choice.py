@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose a measured schedule for every kernel: by an exact knapsack over kernels, or as the best combination that was
 measured with the whole network."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurements of external code: tasks to measure regions, microc's own code for a region, and the verdict of the
 records."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose measured schedules for a compilation, from a file of tuning records or from an optimisation plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tuning tasks (the kernels of a network whose schedules are tuned), and records of their measurements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules that are bundled with the compiler for common kernel shapes (like TVM's TopHub).
 
 Each core with bundled schedules has a file of JSON lines in a folder beside this module. The first line lists all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backend for CMSIS-NN (https://github.com/ARM-software/CMSIS-NN): int8 and int16 layers on Cortex-M.
 
 The library's sources come from a copy that the user provides. ``cmsis_library`` collects the needed files of this copy;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's copy of CMSIS-NN: its version and source files, the C of its structures, and the workspace sizes of its
 functions."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions and dense layers by CMSIS-NN: checks, and calls of the library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers without weights by CMSIS-NN (pools, additions of two tensors, softmax): checks, and calls of the library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backend for Arm's Ethos-U, an accelerator of integer networks that is attached to a Cortex-M.
 
 Arm's compiler Vela (``pip install 'microc[ethos-u]'``) compiles regions of a network to command streams, which Arm's

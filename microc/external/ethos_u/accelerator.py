@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration of an Ethos-U accelerator, and the check of the command streams that Vela generates for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions of a network for an Ethos-U: the layers that they may contain, the generated C, and Arm's driver that runs
 them."""
 

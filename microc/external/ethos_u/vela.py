@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run Vela, Arm's compiler for Ethos-U, on a TFLite model, and read its output. Vela runs in a process of its own,
 bounded in time and memory."""
 

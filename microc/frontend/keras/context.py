@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context of the converter of a Keras layer: configuration, weights and operands of one call, and Keras's
 activations."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checked access to the files of Keras models: ``.keras`` archives with HDF5 weights, and whole models in HDF5."""
 
 from __future__ import annotations

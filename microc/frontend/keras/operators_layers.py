@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of Keras layers that compute: dense layers, convolutions, pools, normalisations, activations, resizing."""
 
 from __future__ import annotations

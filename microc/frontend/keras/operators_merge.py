@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of Keras layers that merge tensors or move elements, and of attention layers."""
 
 from __future__ import annotations

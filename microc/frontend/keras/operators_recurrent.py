@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of Keras's recurrent layers to microc's layers ``rnn``, ``lstm`` and ``gru``.
 
 A kernel contains the columns of all gates, in the order input, forget, cell, output for LSTM, and update, reset,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of Keras models: converts Sequential and Functional models, also nested ones, layer by layer to a graph.
 
 Neither Keras nor a backend is imported. Data is channels last. The batch is 1 unless ``input_shapes`` contains another

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader and writer of ONNX models."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph builder of the ONNX reader: nodes, types, constants and captured values of a model or subgraph."""
 
 from __future__ import annotations

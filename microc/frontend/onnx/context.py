@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context of one ONNX operator, which its converter receives, and tables of converters."""
 
 from __future__ import annotations

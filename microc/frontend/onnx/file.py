@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding of an ONNX protobuf into checked Python objects: tensors, attributes, operators and graphs."""
 
 from __future__ import annotations

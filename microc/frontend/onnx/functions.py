@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of ONNX: operators that a model, or ONNX's schema, defines by a body of other operators."""
 
 from __future__ import annotations

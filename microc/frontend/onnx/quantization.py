@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantisation in ONNX models: scales and zero points as operands, read as constants or written as arithmetic."""
 
 from __future__ import annotations

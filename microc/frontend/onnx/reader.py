@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of ONNX models: converts operators to microc's graph, and reports all unsupported operators in one error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph builder of the TFLite reader: nodes, types, constants, states and variables of a model or subgraph."""
 
 from __future__ import annotations

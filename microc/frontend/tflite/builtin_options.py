@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checked reading of the parts of a TFLite flatbuffer: operator options, quantisation parameters, sparse and int4
 constants."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context of one TFLite operator, which its converter receives, types of its parameters, and tables of converters."""
 
 from __future__ import annotations

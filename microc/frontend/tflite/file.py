@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checked access to a TFLite flatbuffer: its tensors, operators and options as Python objects; ModelError if it is
 corrupt.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's control flow (WHILE, IF, CALL) and resource variables."""
 
 from __future__ import annotations

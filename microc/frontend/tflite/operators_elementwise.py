@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's elementwise operators, dtype conversions, comparisons and reductions."""
 
 from __future__ import annotations

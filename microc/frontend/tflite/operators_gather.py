@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's gathers, scatters and segment reductions, and of TFLite Micro's compressed constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's operators on images and volumes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's layers: convolution, dense, SVDF, pooling, softmax, BATCH_MATMUL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's object detection operators and of MediaPipe's custom operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's recurrent layers: RNN and LSTM, in one direction or both.
 
 Each direction becomes one of microc's operators ``rnn`` and ``lstm``. Hidden state and cell state are variable tensors, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's operators that compute shapes, reshape, join, pad and slice tensors."""
 
 from __future__ import annotations

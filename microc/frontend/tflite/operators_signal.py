@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of TFLite's operators on signals: frames, spectra, filter banks, CIRCULAR_BUFFER."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of TFLite models: converts a flatbuffer to a Graph of microc's operators, with quantisation as part of the
 types."""
 

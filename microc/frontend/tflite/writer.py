@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writer of TFLite models: converts quantised int8 graphs of microc to a TFLite flatbuffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context of the converter of an ATen operator: arguments of the call, functions that append nodes to the graph, and tables
 of converters.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checker of PyTorch program archives (``.pt2``): rewrites an archive so that loading it with PyTorch executes no code
 from the file."""
 

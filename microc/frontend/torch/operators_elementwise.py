@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of ATen's elementwise operators, reductions, searches and sorting."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of ATen's layers: convolutions, matrix products, attention, resizing, quantisation, normalisations."""
 
 from __future__ import annotations

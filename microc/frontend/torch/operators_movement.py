@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of ATen's operators that move elements: views, slices, concatenations, padding, gathers and scatters."""
 
 from __future__ import annotations

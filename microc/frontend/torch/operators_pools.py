@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters of ATen's pools.
 
 Most pools over one or two axes without dilation become pool operators, which have optimised schedules. All others become

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of PyTorch programs and modules: exports a module if necessary, and converts the program to a graph."""
 
 from __future__ import annotations

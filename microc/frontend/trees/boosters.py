@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parsers of model files: LightGBM's text format, and XGBoost's JSON and UBJSON. Neither library is imported."""
 
 from __future__ import annotations

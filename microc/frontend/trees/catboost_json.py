@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of CatBoost's JSON export (``save_model(..., format="json")``). CatBoost is not imported.
 
 A split of CatBoost is true for features above its border, both in float32. A symmetric tree has one split for each level;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tree ensembles of all formats: checked numbers of model files, categorical splits, and nodes that evaluate trees."""
 
 from __future__ import annotations

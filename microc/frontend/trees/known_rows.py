@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sample rows for checking a converted estimator, similar to its training data, and the outputs that it predicts for
 them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of fitted estimators of scikit-learn, LightGBM, XGBoost and CatBoost. Trees are converted directly, other estimators by
 skl2onnx.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Direct conversion of scikit-learn estimators: trees and forests from their arrays, other estimators by formulas of
 microc."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of scikit-learn's SVC and NuSVC with probabilities.
 
 LIBSVM decides between each pair of classes. The label is the class with the most votes. A sigmoid (Platt, 2000) makes a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Universal Binary JSON (UBJSON) as XGBoost writes it: a binary format of JSON values with lengths, and packed arrays of
 numbers."""
 

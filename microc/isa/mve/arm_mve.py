@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MVE (Helium), the vector extension of Armv8.1-M: int32, float32 and float16."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products on MVE: small matrices, a row by many rows of weights, and float16 convolution windows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requantisation of rows of sums on MVE: two vectors of a row are narrowed into one."""
 
 from __future__ import annotations

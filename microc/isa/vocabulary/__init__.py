@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine-independent vocabulary: intrinsics, defined by their meanings in TIR without any instruction, and
 tensor intrinsics, which replace small loop nests. Schedules and lowering use these names; instruction sets implement
 them."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics on matrices: small matrix products, convolution windows, correlations, instructions of tensor units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics that requantise rows of int32 sums to bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics on 32-bit words: arithmetic, memory accesses, packed int16 pairs and bytes, sums of four products."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics on vectors: int32 lanes, float32 lanes, scalable vectors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``conv2d``: general, grouped and depthwise convolutions in two dimensions."""
 
 from __future__ import annotations

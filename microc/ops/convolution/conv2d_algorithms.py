@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Algorithms of conv2d: windows that slide over rows of the image, depthwise convolution in float16, and Winograd's
 minimal filtering."""
 

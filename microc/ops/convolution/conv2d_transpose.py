@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``conv2d_transpose``: every input pixel adds the kernel, multiplied by the pixel, to the output; the adjoint
 of ``conv2d``.
 

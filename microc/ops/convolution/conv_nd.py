@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``convolution`` and ``convolution_transpose`` over any number of spatial axes. Their weights may be
 computed at run time.
 

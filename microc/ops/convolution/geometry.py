@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extents of a convolution, and the tensor expressions that gather its input (im2col) or pad it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators with run-time indices: dynamic slices, gathers, scatters and one-hot encoding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that reverse, mirror, broadcast or mask elements, and operators on sequences."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``reshape``, ``transpose``, ``slice``, ``pad``, ``concat`` and ``gather``."""
 
 from __future__ import annotations

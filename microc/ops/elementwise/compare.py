@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise operators for comparison, logic, selection and bit casts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic of complex numbers, as pairs (real, imaginary), over numpy arrays and TIR expressions, for Fourier
 transforms.
 

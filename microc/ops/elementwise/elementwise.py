@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise operators with one operand, or with two that broadcast: activations, arithmetic, ``cast``.
 
 Their functions are defined in ``scalar_functions.py``. Integers wrap around, as in numpy; a quotient by zero is zero.

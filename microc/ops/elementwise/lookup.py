@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``lookup``, a function of 8-bit numbers as a table of 256 results, and ``lookup16``, a function of int16
 interpolated in a table.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``prelu``: x, or ``slope`` times x where x is negative. The slope is a tensor that broadcasts to x.
 
 Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro

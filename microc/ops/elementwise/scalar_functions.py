@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of the elementwise operators with one and two operands, each as a numpy function and as a TIR
 expression."""
 

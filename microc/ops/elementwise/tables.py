@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookup tables of 256 entries for quantised functions of one 8-bit number.
 
 Rounding ``even`` follows ONNX: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and

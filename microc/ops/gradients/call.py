@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values and calls that gradient rules receive: arithmetic on them appends nodes to the graph under construction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of convolutions, by convolutions.
 
 A convolution sums y[p] = sum over t of w[t] x[s p + d t - before], with stride s and dilation d. Its gradient by the data

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of matrix products: ``dense``, ``matmul`` and ``einsum``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of operators that move elements: each element's gradient is the sum of those of its copies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of pools over windows of height and width."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of reductions over axes, of running sums, and of normalisations: ``softmax``, ``log_softmax``,
 ``layer_norm``, ``l2_normalize``."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unrolling of loops over time: the nodes of all iterations, one after the other, of which gradients are made."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Image operators: interpolation between pixels, crops and non-maximum suppression of boxes."""

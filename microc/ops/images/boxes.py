@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators on boxes in images: ``roi_align`` (crops by interpolation) and ``suppress`` (non-maximum suppression)."""
 
 from __future__ import annotations

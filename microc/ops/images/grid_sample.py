@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``grid_sample``, which reads images at real coordinates, and tables of taps for interpolation between
 elements."""
 

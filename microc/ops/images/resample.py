@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``resample``: every element of the result is a weighted sum of a few elements along some axes, or one of
 these elements.
 

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products, and multiplication of bytes on cores without SIMD instructions."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``dense``: a fully connected layer, computed as a matrix product (like a pointwise convolution) by one of
 several algorithms.
 

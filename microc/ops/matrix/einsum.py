@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``einsum``: sums of products over labelled axes, in Einstein notation. Source: ONNX Einsum, numpy.einsum.
 
 ``inputs`` contains the labels (integers) of every operand's axes, ``output`` the labels of the result's axes. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products as tensor expressions, and the forms in which their weights are stored.
 
 A product has P rows (pixels), O columns (output channels, also called units) and K terms in each sum. Weights are (O,

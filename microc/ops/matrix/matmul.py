@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``matmul``: products of matrices (..., M, K) and (..., K, N), where both or only one are computed at run
 time. Batch axes broadcast as in numpy.
 

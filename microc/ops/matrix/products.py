@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legalisation of quantised conv2d, dense and matmul: integer products followed by a requantisation.
 
 sum((x - zx) (w - zw)) + bias  =  sum(x w') + bias',    w' = w - zw,    bias' = bias - zx sum(w'),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of bytes in bit fields of a word (SWAR), for cores without SIMD instructions.
 
 A product has P rows of data (pixels), O output channels and K inputs of a channel. There are two packings: ``pairs``

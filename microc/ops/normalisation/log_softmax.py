@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``log_softmax`` over the last axis: x - max - log(sum(exp(x - max))). Bytes are computed exactly as by
 TFLite.
 

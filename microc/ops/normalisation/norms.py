@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """L2 normalisation and layer normalisation, of floats and of integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax of floats, of integers in TFLite's fixed point, and of bytes with any output scale."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``max_pool2d_gradient``: the gradient of ``max_pool2d`` by its data, from the data and the gradient of the
 result.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``max_pool2d``, ``avg_pool2d`` and ``sum_pool2d``: reductions over windows of height and width, of floats
 and integers."""
 

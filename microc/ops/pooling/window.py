@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions of windows over any number of spatial axes: ``window_sum``, ``window_max`` and ``window_argmax`` of data
 (N, C, spatial ...).
 

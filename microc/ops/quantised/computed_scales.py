@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scales that generated code computes at run time: dynamic quantisation, inverse square roots of int16, and means of a
 varying number of elements."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integer scaling with ties to even that is proved to be exact: operators ``sum_even``, ``product_even`` and
 ``requantize_even``.
 

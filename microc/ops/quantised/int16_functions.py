@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised functions of int16 values. A lookup table of all 65536 values would be too large, so that they are
 computed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums, products and quotients of quantised tensors in integer arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that convert between real numbers and integers: ``quantize`` and ``dequantize``.
 
 The numpy references are the formulas of :mod:`microc.numerics`; the generated expressions are the sequences of

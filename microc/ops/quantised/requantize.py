@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``requantize`` and ``requantize_float``: they convert integers of one scale and zero point to integers of
 another scale and zero point."""
 

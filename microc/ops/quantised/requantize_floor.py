@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator ``requantize_floor``: a requantisation by one product that is rounded down. It replaces the ``requantize`` of a
 layer where this is exact.
 

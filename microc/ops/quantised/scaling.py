@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixed-point scaling as TIR expressions: the cheapest sequence of operations that is exact for the known range of its
 operand.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time steps of recurrent cells: the nodes that an LSTM, GRU or RNN layer computes in each iteration of its loop.
 
 A step is emitted by :class:`StepBuilder` in floats or, for a quantised LSTM, in integers. The sums of its gates are int16 with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``lstm``, ``gru`` and ``rnn``: recurrent layers over a sequence, and their expansion to a loop over time.
 
 ::

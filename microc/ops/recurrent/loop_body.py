@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builder of the body of an operator ``loop``: the graph of one iteration over time."""
 
 from __future__ import annotations

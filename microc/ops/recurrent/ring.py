@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that keep the last frames of a stream: ``shift_in``, ``ring_slice``, ``ring_write``. They only copy
 elements of any dtype.
 

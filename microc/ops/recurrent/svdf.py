@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``svdf`` (of floats, or quantised as in the model file) and ``qsvdf`` (in fixed point)."""
 
 from __future__ import annotations

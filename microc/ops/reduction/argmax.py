@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``argmax``, ``argmin`` and ``topk``. Of equal elements the first is selected.
 
 NaN: ``topk`` orders NaN above all numbers, as ONNX Runtime and PyTorch do. In ``argmax`` and ``argmin`` every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``cumsum`` and ``cumprod``: running sums and products along an axis, from either end, with or without the element
 itself.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions over axes: ``sum``, ``mean``, ``max``, ``min``, ``prod``. Neighbouring axes are reduced by one loop.
 
 ``sum`` starts from the attribute ``offset``, and its result has the dtype ``out_dtype`` (int32 if it is part of a

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signal processing: Fourier transforms, digital filters, and the feature extraction of speech frontends."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``band_sums``: weighted sums of neighbouring elements along the last axis, which is a filter bank without its zero weights.
 
 Band b sums ``widths[b]`` elements from index ``starts[b]`` on, each times its weight. The weights of all bands are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``biquads``: a cascade of second-order sections along an axis, which is an infinite impulse response filter, with its
 state.
 

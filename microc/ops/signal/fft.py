@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fast Fourier transform of real numbers, ``rfft``, and its inverse, ``irfft``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filter banks of speech frontends: ``filter_bank``, ``filter_bank_square_root``, ``filter_bank_log``.
 
 Their results equal those of TFLite Micro's signal library bit for bit.

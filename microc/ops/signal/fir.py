@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators ``fir``, a filter of finite impulse response, and ``frame``, which splits a sequence into overlapping frames."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``log2_fixed``: logarithms to base 2 of integers, in fixed point.
 
 The result for a uint64 x is 512 log2(max(x + offset, least)) - subtract, rounded and saturated to int16; it has nine

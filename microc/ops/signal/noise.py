@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Noise reduction in spectra of speech: ``spectral_subtraction`` and ``pcan`` (gain control by the noise estimate of
 each channel).
 

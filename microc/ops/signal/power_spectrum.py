@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``power_spectrum``: squared magnitudes of the spectrum of real samples times a window, along the last axis.
 
 Rows are padded with zeros to N = ``fft_length`` samples, a power of two. Element k of the result is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators around the Fourier transform of speech frontends: ``signal_window``, ``fft_auto_scale``, ``signal_energy``.
 
 They compute in fixed point; their results equal those of TFLite Micro's signal library bit for bit.

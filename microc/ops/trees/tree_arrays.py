@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decision trees as flat arrays, the constant operands of ``tree_ensemble``; also test cases of this operator."""
 
 from __future__ import annotations

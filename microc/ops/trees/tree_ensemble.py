@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tree_ensemble``: sum, minimum or maximum of the leaf values that an ensemble of decision trees assigns to a row of
 features.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of a report's pictures: scatter plots, confusion matrices, network graphs and memory maps.
 
 This module computes positions in pixels; templates render the pictures as SVG.

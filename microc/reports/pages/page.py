@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTML pages of documents: each is self-contained, loads no other files, and shows its pictures as inline SVG.
 
 A page has figures at its head, sections of blocks, and the origin of its figures at its foot. Its blocks are those of

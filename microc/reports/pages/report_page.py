@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a report: the network's layers, their time and memory, accuracy, and comparison with another report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read arrays from files: NumPy's .npy and .npz, tables, WAV sounds, folders of samples."""
 
 from __future__ import annotations

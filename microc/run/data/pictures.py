@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert arrays and pictures to the tensors of a network: reshape, quantise, scale."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples for a network from users' data, and the self-test that a network carries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The desktop backend: generated C as a shared library that is called with numpy arrays.
 
 A library may contain the kernels of a network for several cores. Those of the first core whose instructions this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build and load desktop libraries: from C sources, shared objects, and source archives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many networks as one library, and microc as a backend of ONNX's test suite."""
 
 from __future__ import annotations

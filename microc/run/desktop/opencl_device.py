@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run functions as OpenCL kernels on a device of this computer, through PyOpenCL and the device's driver."""
 
 from __future__ import annotations

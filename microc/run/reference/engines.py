@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn and boosters of trees."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the framework that a compiled model is compared with: the framework that the user names, else the framework
 that made the model."""
 

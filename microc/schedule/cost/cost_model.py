@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost model: estimates instructions, cycles and code bytes of a lowered function without running it."""
 
 from __future__ import annotations

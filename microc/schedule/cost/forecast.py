@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forecast of the instructions of a schedule before it is lowered.
 
 A forecast takes a thirtieth of the time of lowering a schedule and estimating its cost. It shows which candidates cannot

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost model's record of one loop: its size in the loop nest, its pointers, its values, and its inner loops."""
 
 from __future__ import annotations

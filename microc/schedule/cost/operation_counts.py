@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of the machine operations that a C compiler selects for an expression, on a core with given features.
 
 The counts follow the instruction set of Thumb-2: an addition can shift an operand, one instruction multiplies and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Register pressure: addresses in linear form, loop-invariant code motion, and register allocation, as compilers do
 them."""
 

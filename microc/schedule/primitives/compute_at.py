@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives that move a block to the place where its values are needed: compute_at, reverse_compute_at, inlining."""
 
 from __future__ import annotations

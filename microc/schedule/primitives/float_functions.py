@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The primitive ``select_functions``: erf, exp, expm1, tanh, log and log1p by arithmetic, for vector units without such
 functions, and if floats may be fast.
 

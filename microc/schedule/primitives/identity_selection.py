@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The primitive ``apply_identities``: it replaces occurrences of the left sides of identities by their right sides.
 
 Every expression is rewritten twice: before its operands, so that a large pattern is found before a part of it is replaced, and

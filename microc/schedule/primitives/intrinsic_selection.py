@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The primitive ``select_intrinsics``: it finds the meanings of scalar intrinsics in a function, and replaces them by calls.
 
 An intrinsic declares what it computes as an expression of its parameters, which is the pattern (:mod:`.unification`). So a new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives on loops: split, fuse, reorder, kinds of loops, annotations, doubled sums, compiler flags."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives that pad reductions, align storage and split off borders, and the 16-bit formats of float constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives on reductions and blocks: decompose_reduction, defer_init, blockize, rfactor."""
 
 from __future__ import annotations

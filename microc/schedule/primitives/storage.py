@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives on storage: cache_read, cache_write, set_scope, set_dtype, transform_layout, pack_bits. Repacking of
 constants."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedule primitives by name, and the check of their arguments. A primitive is a function of a TIR function and
 of arguments that JSON can represent; it returns the changed TIR function."""
 

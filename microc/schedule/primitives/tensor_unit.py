@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives for tensor units: replacing loops by an instruction, double buffering in the unit's memories, alignment
 of rows."""
 

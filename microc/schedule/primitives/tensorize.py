@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives that tensorise: tensor intrinsics in reductions, pairs of columns that share weights, pairs of filter
 taps."""
 

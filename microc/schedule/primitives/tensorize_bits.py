@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives that tensorise products with bit-packed weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of a schedule, and access to the loops, blocks and buffers of a function by name."""
 
 from __future__ import annotations

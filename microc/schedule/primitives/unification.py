@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unification of patterns with expressions: a variable of a pattern matches any operand of its dtype, commutative operators of
 integers match in both orders, and so do the minimum and the maximum of a clamp. An operand that is a call of an intrinsic
 also matches the intrinsic's meaning."""

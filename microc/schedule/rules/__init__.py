@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedule rules: for each family of functions, the loops that suit a core. Rules test blocks and features of cores,
 not models.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps before and after every rule: naming the stages of user functions, replacing float functions, splitting loops
 across threads."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distribution of large loops among the cores of a board, in any schedule, after it was chosen.
 
 A loop is worth a fork and a join from ``Target.min_fork_instructions`` instructions on, a fact of the board's port. The

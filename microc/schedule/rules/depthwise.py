@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depthwise and grouped convolutions: plane by plane (one channel's image at a time) if the core's instructions make
 that pay, else row by row.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for any function: reductions with sums in registers, and functions that are computed row by row."""
 
 from __future__ import annotations

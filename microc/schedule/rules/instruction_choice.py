@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choice of instructions: identities and scalar intrinsics that take fewer instructions on a core.
 
 The cost of an expression is that of what becomes of it: it is counted after all other identities and intrinsics were applied to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products on cores with MVE: sums across lanes, then vectors of results.
 
 The sums of a tile of pixels by channels accumulate in core registers (``dot_*`` intrinsics, which multiply 16 bytes

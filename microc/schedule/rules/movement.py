@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for functions that move elements, and for elementwise functions."""
 
 from __future__ import annotations

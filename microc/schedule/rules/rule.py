@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The class of schedule rules; vectorisation of loops in lanes; the cores for which each algorithm of an operator is
 meant."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search spaces of the tuner: wide domains for the decisions of rules, and a generic sketch for any reduction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of bytes on cores without SIMD instructions: SWAR, several sums in the bit fields of a word
 (``ops/matrix/swar.py``).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Register-tiling templates of matrix products and depthwise convolutions: descriptions of a tile or walk, and the
 schedules built from them."""
 

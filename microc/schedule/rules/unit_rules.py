@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products on a tensor unit: tiles are loaded into the unit's memories and multiplied there, and sums are stored
 for the processor.
 

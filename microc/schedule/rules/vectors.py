@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for vector units: channels in the lanes of vectors of fixed length, convolutions by sliding windows, and
 strips for vectors of any length."""
 

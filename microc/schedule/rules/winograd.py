@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Winograd's F(2 x 2, 3 x 3), for floats also F(4 x 4, 3 x 3), in the stages of
 ``ops/convolution/conv2d_algorithms.py``.
 

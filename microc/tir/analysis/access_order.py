@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory accesses of a lowered function and their order in time.
 
 :func:`compute_access_times` computes when each element of a buffer is first written and last accessed, in a function without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cached facts about expressions and statements, and knowledge about the values of variables at a point of a function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proofs that loops cover the domain of a block, and that iterations of a parallel loop are independent."""
 
 from __future__ import annotations

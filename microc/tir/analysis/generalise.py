@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generalisation: derive one function with symbolic sizes from several functions of the same structure for fixed sizes.
 
 Where the numbers of the functions differ, the derived function has an expression over the sizes."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interval arithmetic on integers.
 
 An interval is a pair ``(low, high)``, both inclusive; an end is ``-INF`` or ``INF`` if it is unknown. Results are intervals of

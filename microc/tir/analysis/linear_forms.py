@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LinearForm forms of index expressions, and their floored division by constants.
 
 A linear form is a sum of integer multiples of atoms, plus a constant. An atom is a variable or a non-linear expression.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constant folding and simplification of index arithmetic.
 
 :class:`Simplifier` rewrites expressions, using the bounds of variables and the conditions that hold. :func:`simplify`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integers that depend on tensor sizes: linear forms for many sizes, their ranges, and rules that are fitted to values.
 
 A rule is an expression over symbolic sizes."""

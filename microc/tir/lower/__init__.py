@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of a scheduled function to plain loops, which are then printed as C. :data:`PASSES` lists the passes in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small lowering passes on statements.
 
 They remove blocks, unroll loops, shrink buffers, remove dead stores to register tiles, and hoist fills and index lookups."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distribution: the iterations of a parallel loop are divided among two cores.
 
 ``for y in 9`` with the annotation :data:`~microc.tir.names.DISTRIBUTED` becomes a parallel loop of two iterations, one for each

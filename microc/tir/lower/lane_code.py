@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewriting of the body of a loop over lanes with vector intrinsics.
 
 :class:`LaneBodyRewriter` walks statements and expressions. :class:`VectorOperations` provides operations whose intrinsic

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vectorisation of a loop over lanes: its state, the names of vector intrinsics, and patterns of rounding arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of loops annotated ``lanes``: several iterations run at once in the lanes of vector registers.
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Its iterations are independent (``vectorized``).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splitting of loops: loop unswitching, peeling, and double buffering.
 
 :func:`unswitch_loops` moves loop-invariant conditions out of loops, and divides a loop at a condition on its variable.

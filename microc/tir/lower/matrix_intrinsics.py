@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replacement of annotated loop nests by matrix intrinsics: integer products, float16 products, float16 windows.
 
 Schedules annotate the loops. The counts and strides of rows and columns are derived from the indices, so that tails of any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory accesses with their enclosing loops, affine decomposition of indices, and strides of accesses along a loop."""
 
 from __future__ import annotations

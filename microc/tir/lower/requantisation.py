@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replacement of loops over vectors that requantise sums in memory to bytes.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Common subexpression elimination in straight-line code (sequences of stores and calls), by value numbering."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering for a tensor unit (matrix accelerator): loop nests become its instructions, and tokens synchronise its queues."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of loops of kind ``vectorized`` for cores without vector registers.
 
 Several integers of 8 or 16 bits are packed in a 32-bit word and computed at once (SWAR).

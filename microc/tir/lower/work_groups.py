@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering for accelerators with work groups (OpenCL): barriers, private buffers of work items, and the launch grid.
 
 Items are the work items (threads) of a work group. A loop over items is a loop that is bound to ``threadIdx``. A nest of items

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TIR as text, in the style of TVMScript. The text has Python's syntax; it is parsed, but never executed.
 
 ``from_text(to_text(f)) == f`` for every function f."""

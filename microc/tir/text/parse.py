@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of TIR text, which is in the style of TVMScript: functions and modules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of the expressions of TIR text, and of the literals and calls that statements also contain."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of the statements of TIR text, and of the declarations of buffers, annotations, loops and blocks that they contain."""
 
 from __future__ import annotations

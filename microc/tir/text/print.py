@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Printer of TIR text, which is in the style of TVMScript."""
 
 from __future__ import annotations

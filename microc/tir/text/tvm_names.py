@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of functions of TVMScript that differ from ours, and those that TIR text does not have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interval analysis of the integers in each channel, and tighter bounds of requantisations that follow from it."""
 
 from __future__ import annotations

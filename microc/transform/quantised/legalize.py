@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legalisation of quantised operators to core operators with explicit integer parameters, and the choice of their
 rounding."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition of quantised operators that are written as ``dequantize -> operator -> quantize`` (QDQ)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State of the pass ``qdq``: quantisation of values that are only moved, integers from which float values are
 dequantised, loops on integers."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simplification of elementwise operators that depend on one 8-bit value: they become table lookups or clamps, or are
 removed.
 

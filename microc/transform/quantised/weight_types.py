@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of weights: dynamic quantisation of the data of float layers, and weights rounded to 16-bit floats."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of a graph, in reverse mode: the nodes of the gradients are appended to those of the network.
 
 Each operator declares a rule (``OpDef.gradient``), which builds the gradients of its operands from those of its results

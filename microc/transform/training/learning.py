@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that learn: the last layers in float32, with a loss, its gradients and the step of an optimiser behind them.
 
 The layers in front stay as they are, integers of a quantised network included. Weights that learn are state, which the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses of a network: functions of its output and of labels, appended to the graph as an input and an output."""
 
 from __future__ import annotations

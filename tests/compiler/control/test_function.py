@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow, compiled: loops, guarded loops and branches give what running their graphs gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks whose sizes are told when they run: equal, in every bit, to the network compiled for these sizes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of a user's own for all sizes within bounds: equal, in every bit, to the same function at that size."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains of layers that work row by row compute what the layers compute one after another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``--ram``: what is streamed, what it is worth, and what is said when it is not enough."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small quantised networks for an accelerator, with layers that are none for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for Arm's driver on an emulated board: it checks what it is given as the driver and the accelerator would,
 and computes regions in our own code, from and to the places of scratch memory that the commands mean. Where it was set
 up, a region is done when the accelerator's interrupt, which it raises itself, has come back to it."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arm's driver in a firmware: set up for the accelerator that the board's file tells of, from a user's own copy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions for an Ethos-U: what Vela makes of them agrees with the C around it, and the C runs where a stand-in is the
 driver."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Vela hands to the driver, taken to pieces: what is whole passes, every defect has its word."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras archives written by hand: what the reader needs of them, without Keras."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole models in HDF5, written by hand as Keras 2 does, without Keras."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras 3 files, compiled, against Keras. The reader needs h5py only; the tests make their files with Keras on PyTorch."""
 
 from __future__ import annotations

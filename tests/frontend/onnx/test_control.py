@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow of ONNX, compiled to C: the same as onnxruntime, and nothing left of what constants decide."""
 
 from __future__ import annotations

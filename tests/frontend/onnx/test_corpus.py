@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real ONNX models: what they compute by our operators' references."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX's Det, in a loop over columns, against numpy."""
 
 from __future__ import annotations

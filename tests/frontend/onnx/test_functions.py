@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that a model defines itself: inlined wherever they are called, within bounds."""
 
 from __future__ import annotations

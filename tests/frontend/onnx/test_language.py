@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime's operators of language models compute what ONNX Runtime computes, step after step."""
 
 from __future__ import annotations

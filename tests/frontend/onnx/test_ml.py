@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ai.onnx.ml operators: ONNX's node tests, and what skl2onnx writes, against onnxruntime."""
 
 from __future__ import annotations

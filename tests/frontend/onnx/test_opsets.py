@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators in the forms that they had in earlier operator sets, from 7 on, against onnxruntime."""
 
 from __future__ import annotations

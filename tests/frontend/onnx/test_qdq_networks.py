@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that onnxruntime quantised, at random and extreme inputs, by ONNX's arithmetic.
 
 ONNX's arithmetic is that of its operators one by one, which onnxruntime applies when its optimisations are off. (Those replace

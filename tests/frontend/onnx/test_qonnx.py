@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """QONNX's Quant, BipolarQuant and Trunc, against their definition in numpy and against the package qonnx."""
 
 from __future__ import annotations

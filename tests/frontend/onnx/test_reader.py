@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ONNX reader on models written here: names, shapes, symbols, constants, and the list of what is not supported."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RNN, GRU and LSTM of ONNX in all their variants, compiled to C: the same as onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What GridSample, RoiAlign and DeformConv are spelled as, by our operators' references, against ONNX's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters' signatures against ONNX's own schemas: operands, attributes and defaults of every version that we read."""
 
 from __future__ import annotations

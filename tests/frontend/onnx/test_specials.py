@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of NaN, infinities, zeros with a sign, denormal and huge numbers: the same as in onnxruntime, or argued here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that are whole and beyond us are called unsupported (E0302), never broken (E0301)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What spelled ONNX operators compute, by our operators' references, against onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every contradiction in a TFLite file is a ModelError that says where."""
 
 from __future__ import annotations

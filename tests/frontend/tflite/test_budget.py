@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reading a file may take: ten times what real files need, and no more than memory and seconds hold."""
 
 from __future__ import annotations

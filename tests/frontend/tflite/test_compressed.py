@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constants that TFLite Micro stores compressed, its circular buffers, and what these let run only now and then."""
 
 from __future__ import annotations

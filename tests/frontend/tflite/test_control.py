@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow of TFLite: the same as TFLite Micro, and loops recognised for what they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The TFLite reader on real models, sound and mutated."""
 
 from __future__ import annotations

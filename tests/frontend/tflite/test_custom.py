@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Custom options of TFLite operators, which come from outside as any other byte of a model."""
 
 from __future__ import annotations

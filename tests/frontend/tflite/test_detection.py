@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes chosen by their scores: TFLite_Detection_PostProcess as TFLite Micro does it, NON_MAX_SUPPRESSION by its definition."""
 
 from __future__ import annotations

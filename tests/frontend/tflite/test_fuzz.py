@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of single operators, damaged: each is a graph or a refusal with its place, soon, and in little memory.
 
 ``test_tflite_corpus.py`` does so with real models.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of four bits: the numbers of TFLite Micro, and two in a byte of flash where the code is made for size."""
 
 from __future__ import annotations

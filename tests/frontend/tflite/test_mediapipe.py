@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MediaPipe's custom operators: what they are spelled as computes what a loop over MediaPipe's definition computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What newer writers of TFLite do that the generated classes misread or do not know: operator codes, float16, new dtypes."""
 
 from __future__ import annotations

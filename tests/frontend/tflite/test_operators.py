@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFLite's operators that TFLite Micro has not: what they are spelled as computes what numpy says that they mean."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The TFLite reader on models written here: spelling, types, shapes and names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent layers of TFLite against TFLite Micro, over several calls."""
 
 from __future__ import annotations

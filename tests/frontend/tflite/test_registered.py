@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All operators that TFLite Micro registers are spelled."""
 
 from __future__ import annotations

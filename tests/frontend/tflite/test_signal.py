@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators on signals against TFLite Micro, over several calls: what they remember is state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters' signatures against TFLite's schema: names of options, and the defaults of fields that a file leaves out."""
 
 from __future__ import annotations

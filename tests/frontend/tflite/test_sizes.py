@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes that a TFLite file leaves open, bound when reading or told when the network runs, and what networks compute from them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sparse constants are dense once they are read; descriptions that make no sense are refused."""
 
 from __future__ import annotations

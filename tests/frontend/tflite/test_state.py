@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State of TFLite models in compiled C: resource variables and recurrent layers, several instances of them, and resets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What spelled float models compute, by the operators' references, against numpy and against the corpus."""
 
 from __future__ import annotations

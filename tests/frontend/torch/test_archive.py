@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a ``.pt2`` reaches PyTorch: plain data, and nothing that runs. These tests need no PyTorch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that PyTorch would run something for when it loads them: microc reads them without, or refuses them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules of PyTorch, exported on the way; without PyTorch, what objects that look like modules are told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch programs, compiled, against PyTorch."""
 
 from __future__ import annotations

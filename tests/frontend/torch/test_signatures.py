@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converters' signatures against ATen's own schemas: arguments and defaults of every overload that works on tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torchao's PT2E makes, with and without training: integers throughout, one step from PyTorch's floats at most."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CatBoost's JSON export, written by hand and by CatBoost, against what CatBoost predicts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scikit-learn's estimators predict, compiled, as they say it (`python -m tests.estimators` asks on more data)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LightGBM's text model: every number within its range, or refused by one sentence."""
 
 from __future__ import annotations

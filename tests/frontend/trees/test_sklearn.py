@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scikit-learn's and LightGBM's trees, compiled, against the estimators themselves."""
 
 from __future__ import annotations

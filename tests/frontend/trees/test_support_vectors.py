@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Support vector classifiers with probabilities, against scikit-learn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XGBoost's model files, written by hand and by XGBoost, and its objects, against what XGBoost predicts."""
 
 from __future__ import annotations

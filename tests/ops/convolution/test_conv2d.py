@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """conv2d: the form of its tensor expression, layouts, refusals, and quantised convolutions against the plain formula."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transposed convolutions whose strides or dilation spread few weights far."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Winograd's algorithm: the identity, bounds that refuse it, the error of floats, and the cost model's choice of it."""
 
 from __future__ import annotations

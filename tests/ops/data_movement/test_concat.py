@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A concatenation of many parts: told apart by halves, so that its loop is split in time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that move elements: merged transpositions, requantised concatenations, gather's ends, refusals."""
 
 from __future__ import annotations

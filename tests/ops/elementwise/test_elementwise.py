@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise operators: quantised ones against TFLite Micro over all inputs, ONNX's rounding, float activations, refusals."""
 
 from __future__ import annotations

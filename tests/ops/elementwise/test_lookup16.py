@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of int16 that TFLite interpolates in tables: all 65,536 numbers, bit for bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that change the size of images, against TFLite Micro and against what they are made of."""
 
 from __future__ import annotations

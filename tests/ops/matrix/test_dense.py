@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """dense and matmul: quantised layers against the plain formula, forms, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that are integers times scales: found from the numbers, kept as bytes or fewer bits, opened in registers."""
 
 from __future__ import annotations

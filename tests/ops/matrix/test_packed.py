@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of few bits: every order holds every number, all cores compute what the reference says, and flash shrinks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two pixels in one multiplication: the proof of the bounds, and convolutions for cores without SIMD as machine code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Four channels' weights in a word: the proof of the bounds, and dense layers for cores without SIMD as machine code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes with a zero point stay bytes: sums are what they were, in every bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax: quantised forms against TFLite Micro, other quantisations through floats, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools: against TFLite Micro, against plain numpy, ONNX's rounding, layouts, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised operators of ONNX in integers: equal to exact arithmetic with ties to even, before and after every pass and in C."""
 
 from __future__ import annotations

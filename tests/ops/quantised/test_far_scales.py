@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scales that are far apart: exact where 32 bits hold what is computed, saturated beyond, refused where nothing would be left."""
 
 from __future__ import annotations

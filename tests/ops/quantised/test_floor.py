@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``requantize_floor``: constants that make one product and a shift equal to a requantisation, for all operands."""
 
 from __future__ import annotations

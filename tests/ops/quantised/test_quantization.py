@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between scales, and quantised sums and products: legalisation against plain formulas, and against TFLite Micro's results."""
 
 from __future__ import annotations

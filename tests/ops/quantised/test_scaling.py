@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The short integer sequences against the definition in ``numerics.py``, over the edges of every case they tell apart."""
 
 from __future__ import annotations

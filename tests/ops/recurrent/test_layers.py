@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent layers: the loops that they name compute what their references say; what makes no sense is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SVDF: a sequence of steps against TFLite Micro, in integers and floats; the activation; refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions: against TFLite Micro, ONNX's rounding, merged axes, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thresholds in the dtype of the data: any number of it goes the way that exact arithmetic leads it."""
 
 from __future__ import annotations

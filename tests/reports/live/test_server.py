@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of this computer: who it answers, with what, and that it ends."""
 
 from __future__ import annotations

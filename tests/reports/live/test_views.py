@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What arrays look like: pictures, curves, bars, numbers; never more data than a bound, whatever is in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that do not fit are refused with what would make them fit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays of others: read as numpy reads them, refused in bounded time and memory."""
 
 from __future__ import annotations

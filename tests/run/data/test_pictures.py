@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures as inputs: sizes, channels, numbers, and folders of them."""
 
 from __future__ import annotations

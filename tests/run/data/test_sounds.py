@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WAV files are numbers from -1 to 1, one file a sample."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention by heads and blocks of queries: the same numbers, and scores that are never whole."""
 
 from __future__ import annotations

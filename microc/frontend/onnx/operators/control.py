@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX If, Loop and Scan, and of the subgraphs in their attributes."""
 
 from __future__ import annotations

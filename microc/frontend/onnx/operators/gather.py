@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX operators that search for elements, and that gather or scatter elements at indices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX operators that resize images or interpolate between elements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX Runtime's operators of language models: RMS norms, rotary embeddings, attention with a cache."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX matrix products, normalisations, Fourier transforms, Einsum and Det."""
 
 from __future__ import annotations

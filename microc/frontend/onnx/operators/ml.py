@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX linear models, scalers, encoders and support vector machines (domain ai.onnx.ml)."""
 
 from __future__ import annotations

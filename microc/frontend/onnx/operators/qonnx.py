@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of QONNX's operators Quant, BipolarQuant and Trunc, which Brevitas exports.
 
 They compute on floats that stand for integers of any number of bits. A Quant whose scale and zero point are constant, as that of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX's quantised operators: QuantizeLinear and DequantizeLinear (QDQ), QLinear*, and integer operators.
 
 Layers with quantised weights and float data (MatMulNBits) are here, too."""

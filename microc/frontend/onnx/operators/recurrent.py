@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX RNN, GRU and LSTM to microc's recurrent layers, one for each direction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX operators that reshape, transpose, slice, concatenate, repeat and pad tensors."""
 
 from __future__ import annotations

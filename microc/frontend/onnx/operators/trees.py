@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX tree ensembles, and scores and labels of all classifiers (domain ai.onnx.ml)."""
 
 from __future__ import annotations

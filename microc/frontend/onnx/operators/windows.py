@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX convolutions and pools."""
 
 from __future__ import annotations

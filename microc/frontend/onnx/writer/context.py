@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writer of an ONNX graph, and the context of one graph operator that its writer function receives."""
 
 from __future__ import annotations

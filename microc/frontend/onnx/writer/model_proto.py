@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a graph as an ONNX model; a quantised graph in QDQ form.
 
 Quantised values are read through DequantizeLinear, computed as floats, and written through QuantizeLinear, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export of elementwise operators, reductions, loops and branches to ONNX."""
 
 from __future__ import annotations

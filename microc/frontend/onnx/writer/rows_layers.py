@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export of convolutions, pools, matrix products, normalisations and quantisation to ONNX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export of operators that move elements or sample images to ONNX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a module of MicroPython without an interpreter: main ENDS... where an end is a size in bytes, `+` before it for an output. Inputs come
  * from standard input, outputs go to standard output; a raised exception is the exit code 3 with its text on standard error.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Written models in ONNX Runtime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real networks written as ONNX: ONNX Runtime computes what they mean, and what is read back compiles to the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a written model says of the network: names, versions, state, layouts, quantisation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operator that is written as ONNX, on the cases that it is tested with everywhere: ONNX Runtime computes its reference."""
 
 from __future__ import annotations

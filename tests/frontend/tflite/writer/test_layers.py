@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each layer as TFLite has it, read again by our reader: the same integers out of the same integers."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Stand-in for idf.py: `-B FOLDER -DIDF_TARGET=CHIP build` in a project's folder."""
 
 import subprocess

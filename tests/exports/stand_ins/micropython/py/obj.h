@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stand-ins for what a module of MicroPython uses of it: the same meaning, for a program without an interpreter. */
 #ifndef STAND_IN_OBJ_H
 #define STAND_IN_OBJ_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A line that is there from uart_driver_install on, set as a microcontroller's has to be. */
 #include <stdlib.h>
 #include <sys/ioctl.h>

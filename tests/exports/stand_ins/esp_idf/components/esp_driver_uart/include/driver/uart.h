@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of ESP-IDF's UART driver that the port uses, on standard input and output. */
 #include <stddef.h>
 #include <stdint.h>
