@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build wheel and source distribution, and check them as a user meets them: ``python -m scripts.release`` (``make wheel``).
 
 Both go to ``dist/``. The wheel is installed into an empty environment, where ``microc doctor`` and ``microc demo`` run; its
-metadata, types, licence and data are looked at; a wheel of the source distribution holds the same files.
+metadata, types, licence and data are looked at; a wheel of the source distribution has the same bytes, wherever it is built.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ("boards/host.toml", "templates/project/model.c.j2", "runtime_c/SPEC.md", "examples/digits/digits_int8.tflite")
 """Of every kind of data that must travel, a file."""
 FIELDS = (
-    "Name", "Version", "Summary", "Author", "Requires-Python", "License-Expression", "License-File", "Keywords", "Classifier",
-    "Description-Content-Type",
+    "Name", "Version", "Summary", "Author-email", "Requires-Python", "License-Expression", "License-File", "Keywords",
+    "Classifier", "Description-Content-Type", "Project-URL",
 )  # fmt: skip
 
 
@@ -90,14 +91,18 @@ def check_wheel(wheel: Path) -> None:
 
 
 def check_source(sdist: Path, wheel: Path) -> None:
-    """A wheel of the source distribution holds what the wheel holds."""
+    """Build a wheel of the source distribution, in another folder, and compare it with the wheel. Raise CheckError if it has
+    other files or bytes."""
     with tempfile.TemporaryDirectory() as place, tarfile.open(sdist) as archive:
         archive.extractall(place, filter="data")
         again, _ = build(Path(place) / "dist", next(Path(place).iterdir()))
         with zipfile.ZipFile(again) as new, zipfile.ZipFile(wheel) as old:
             difference = set(new.namelist()) ^ set(old.namelist())
+        is_reproduced = again.read_bytes() == wheel.read_bytes()
     if difference:
         raise CheckError(f"{sdist.name} makes another wheel: {', '.join(sorted(difference)[:5])}")
+    if not is_reproduced:
+        raise CheckError(f"{sdist.name} makes a wheel with the same files and other bytes")
 
 
 def main() -> int:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wheel, installed into an empty environment and used from another folder, brings everything it needs, and says what it is."""
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scripts.release import ROOT, CheckError, build, check_source, check_wheel, 
 from tests.device.smoke import needs
 from tests.site.running import Runner
 
-FIRST = ROOT / "docs" / "index.md"
+FIRST = ROOT / "docs" / "first_steps.md"
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -100,7 +101,9 @@ def test_refusals_name_extras_that_are() -> None:
 
 def test_one_place_has_the_version() -> None:
     assert "version" in PROJECT["dynamic"] and "version" not in PROJECT
-    assert re.search(rf"^## (Unreleased|{re.escape(microc.__version__)})", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert re.search(
+        rf"^## \[(Unreleased|{re.escape(microc.__version__)})\]", (ROOT / "CHANGELOG.md").read_text(), re.M
+    )
 
 
 def test_python_is_new_enough() -> None:
