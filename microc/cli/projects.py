@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``new``, ``demo``, ``export`` and ``load``."""
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _demo_layers_table(result: Demonstration) -> Table:
 
 def run_export_command(arguments: ExportArguments) -> show.Answer:
     """Run ``microc export``: write a network as a package for a build system."""
-    from microc.codegen.exports import check_board, load_format
+    from microc.codegen.exports import check_board, load_format, make_publisher
     from microc.codegen.output_files import check_replaceable_folder
     from microc.device.boards import load_board, make_board_of_core
     from microc.run.data.array_files import load_npy_file
@@ -180,6 +181,7 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
     export_format = load_format(arguments.format)  # raises for an unknown format before the slow compilation
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
+    make_publisher(arguments.author, arguments.url, arguments.license, arguments.package_version)
     check_replaceable_folder(arguments.output)
     names = network_names([arguments.model], arguments.options)
     if not arguments.force:
@@ -187,7 +189,15 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
     board = arguments.board or make_board_of_core(arguments.target or export_format.target)
     inputs = [load_npy_file(path) for path in arguments.inputs] or None
     program = compile_with_arguments(arguments.model, arguments, board)
-    package = program.export(arguments.format, arguments.output, inputs)
+    package = program.export(
+        arguments.format,
+        arguments.output,
+        inputs,
+        author=arguments.author,
+        url=arguments.url,
+        license=arguments.license,
+        version=arguments.package_version,
+    )
     data = {
         "folder": str(arguments.output),
         "format": arguments.format,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export a network as a package for an existing build system, such as an Arduino library.
 
 An export format is a folder: ``templates/export/<name>``, or a folder that the user wrote. Its ``format.toml`` lists the files
@@ -110,6 +111,52 @@ class FormatContext:
 
 
 @frozen
+class Publisher:
+    """Who publishes a package, for the manifests of registries; manifests leave empty texts out.
+
+    ``author`` is a name, ``mail`` the author's address. ``license`` is an SPDX expression."""
+
+    author: Text = Text("")
+    mail: Text = Text("")
+    url: Text = Text("")
+    license: Text = Text("")
+    version: Text = Text("1.0.0")
+
+
+ANONYMOUS = Publisher()
+"""The publisher of a package whose user named none."""
+_AUTHOR = re.compile(r"([A-Za-z0-9 _\-+.,]+?)(?: <([A-Za-z0-9_\-+.]+@[A-Za-z0-9\-.]+)>)?")
+_URL = re.compile(r"https?://[A-Za-z0-9\-.]+(/[A-Za-z0-9_\-+.,:/=#@]*)?")
+_LICENSE = re.compile(r"[A-Za-z0-9.+\-]+( (AND|OR|WITH) [A-Za-z0-9.+\-]+)*")
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.\-]+)?")
+
+
+def make_publisher(author: str = "", url: str = "", license: str = "", version: str = "") -> Publisher:
+    """Make a publisher of texts that a user wrote; empty texts are not given. UsageError for one of the wrong form.
+
+    ``author``: a name, or a name and an address: ``Ada Lovelace <ada@lab.org>``. ``license``: an SPDX expression."""
+    forms = (
+        ("author", author, _AUTHOR, "a name in ASCII, or a name and an address: Ada Lovelace <ada@lab.org>"),
+        ("url", url, _URL, "an address such as https://lab.org/network"),
+        ("license", license, _LICENSE, "an SPDX expression such as MIT or Apache-2.0 OR MIT"),
+        ("version", version, _VERSION, "a semantic version such as 1.0.0"),
+    )
+    for name, text, form, expected in forms:
+        if text and (len(text) > Text.LIMIT or not form.fullmatch(text)):
+            raise UsageError(
+                f"{name}: got {text[: Text.LIMIT]!r}, expected {expected}", hint=f"leave out {name}, or correct it"
+            )
+    match = _AUTHOR.fullmatch(author)
+    return Publisher(
+        Text(match[1] if match else ""),
+        Text(match[2] or "" if match else ""),
+        Text(url),
+        Text(license),
+        Text(version or "1.0.0"),
+    )
+
+
+@frozen
 class PackageContext:
     """Variables of the templates of an export format.
 
@@ -133,6 +180,7 @@ class PackageContext:
     sample_bytes: tuple[tuple[tuple[Code, ...], ...], ...]
     manifest: Code
     frames: int
+    publisher: Publisher
     commands: tuple[Code, ...] = ()
 
 
@@ -269,13 +317,18 @@ def _is_supported_by_build_system(export_format: Format, board: Board) -> bool:
 
 
 def build_package(
-    module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
+    module: Module,
+    board: Board,
+    name: str,
+    version: str,
+    frames: Sequence[Frame] | None = None,
+    publisher: Publisher = ANONYMOUS,
 ) -> Package:
     """Build the package that ``microc export`` writes.
 
     ``name``: the name of the export format, or the path of a format's folder. ``board``: the board that the network was
     compiled for. ``version``: microc's version. ``frames``: the frames of the sample, by default those of
-    :func:`sample_frames`. UsageError for a board or network that the format does not support."""
+    :func:`sample_frames`. ``publisher``: who publishes it. UsageError for a board or network that the format does not support."""
     export_format = load_format(name)
     check_board(export_format, board)
     if is_relocatable(module.options):
@@ -296,7 +349,7 @@ def build_package(
             where=module.source,
             hint="fix the sizes with --input-shape, or choose an export format for C",
         )
-    context = _package_context(module, board, export_format, version, frames)
+    context = _package_context(module, board, export_format, version, frames, publisher)
     sources, headers = (
         _check_inside_export(_render_format_line(text, context, export_format), export_format)
         for text in (export_format.sources, export_format.headers)
@@ -384,7 +437,12 @@ def _check_inside_export(relative_path: str, export_format: Format) -> str:
 
 
 def _package_context(
-    module: Module, board: Board, export_format: Format, version: str, frames: Sequence[Frame] | None
+    module: Module,
+    board: Board,
+    export_format: Format,
+    version: str,
+    frames: Sequence[Frame] | None,
+    publisher: Publisher,
 ) -> PackageContext:
     """Build the variables of an export format's templates for a network compiled for a board.
 
@@ -406,6 +464,7 @@ def _package_context(
         sample_bytes=sample_byte_literals(frames),
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
+        publisher=publisher,
     )
     return replace(
         context,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python API: :func:`compile` for this computer or for a board, and :class:`Program`, its result for a board."""
 
 from __future__ import annotations
@@ -154,22 +155,35 @@ class Program(Showable):
         return target
 
     @registers_own_plugins
-    def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
+    def export(
+        self,
+        name: str,
+        folder: str | Path,
+        inputs: Sequence[Any] | None = None,
+        *,
+        author: str = "",
+        url: str = "",
+        license: str = "",
+        version: str = "",
+    ) -> Package:
         """Write the network as a package for another build system, and return the package.
 
         ``name``: the name of a package format, or the path of a format file of the user
         (:func:`microc.codegen.exports.load_format`). ``folder``: as in :meth:`write`. ``inputs``: one array for each
         input of the network, which become the data of the package's example. If the network has state, each array may
         have an additional first axis: a sequence of frames, one for each run. All tensors of the package are in one
-        arena, even if the board has several memories.
+        arena, even if the board has several memories. ``author`` (``Ada Lovelace <ada@lab.org>``), ``url``,
+        ``license`` (an SPDX expression) and ``version`` (1.0.0 by default) are for the manifests of registries.
+        UsageError if one has the wrong form.
         """
-        from microc.codegen.exports import build_package
+        from microc.codegen.exports import build_package, make_publisher
         from microc.device.toolchain import compile_webassembly_module
 
         target = validation.as_path("a folder", folder)
         validation.as_text("a format", name)
         frames = None if inputs is None else self._example_inputs_per_run(validation.as_arrays("inputs", inputs))
-        package = build_package(self.module_in_one_arena, self.board, name, __version__, frames)
+        publisher = make_publisher(author, url, license, version)
+        package = build_package(self.module_in_one_arena, self.board, name, __version__, frames, publisher)
         if package.compiled:
             package = package.with_webassembly(compile_webassembly_module(package.code, self.board.target))
         write_tree(target, package.files)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Advice on how to make a network faster or smaller, ranked by the estimated gain."""
 
 from __future__ import annotations
@@ -200,12 +201,14 @@ class Advice:
     """A piece of advice: a sentence, the command that carries it out, and the estimated gain.
 
     ``command``: empty if there is none. ``gain``: the share of the network's time that the advice saves, None if unknown;
-    infinity if the network cannot run before the advice is followed.
+    infinity if the network cannot run before the advice is followed. ``basis``: words for a gain that is not an estimate
+    for this network.
     """
 
     text: str
     command: str = ""
     gain: float | None = None
+    basis: str = ""
 
     @property
     def rank(self) -> float:
@@ -215,7 +218,8 @@ class Advice:
     def to_data(self) -> dict[str, Any]:
         """Convert the advice to plain data, ready for JSON."""
         known = self.gain is not None and self.gain < inf
-        text = f"saves about {_format_percent(self.gain or 0)} of the time: {self.text}" if known else self.text
+        saving = f"saves about {_format_percent(self.gain or 0)} of the time{self.basis}"
+        text = f"{saving}: {self.text}" if known else self.text
         return {"text": text, "command": self.command, "gain": self.gain if known else None}
 
 
@@ -427,6 +431,7 @@ def _optimize_speed_advice(network: AdvisedNetwork) -> Iterator[Advice]:
             "code optimised for speed takes more flash",
             network.format_compile_command("--optimize speed"),
             gain,
+            ", averaged over MLPerf Tiny's networks",
         )
 
 
@@ -450,6 +455,7 @@ def _tuning_advice(network: AdvisedNetwork) -> Iterator[Advice]:
             "a search on the board or its emulator may find faster ones",
             network.format_command("tune", "--records tuned.jsonl"),
             share * TUNING_GAINS.get(network.cpu, TUNING_GAINS[""]),
+            " at most",
         )
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A project's bill of materials: every file with its hash, the model that it is from, nothing that varies."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.codegen.project.sbom import SBOM_FILE, reproducible_date
+from microc.codegen.project.sbom import GENERATED_LICENSE, SBOM_FILE, reproducible_date
 from microc.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -35,6 +36,11 @@ def test_every_file_with_its_hash(files: dict[str, str | bytes]) -> None:
         sums = {c["algorithm"]: c["checksumValue"] for c in file["checksums"]}
         assert sums["SHA256"] == hashlib.sha256(data).hexdigest() and len(sums["SHA1"]) == 40
         assert (file["licenseConcluded"] == "Apache-2.0") == name.startswith("runtime/")
+        if name.endswith((".c", ".h", ".ld", "Makefile", "CMakeLists.txt")):
+            named = "Apache-2.0" if name.startswith("runtime/") else GENERATED_LICENSE
+            assert file["licenseInfoInFiles"] == [named], name
+    (extracted,) = document(files)["hasExtractedLicensingInfos"]
+    assert extracted["licenseId"] == GENERATED_LICENSE and "WITHOUT WARRANTY" in extracted["extractedText"]
 
 
 def test_the_model_and_what_is_said_of_it(files: dict[str, str | bytes]) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that compile a model, or convert it: each is one declaration of name, summary, function, examples, arguments.
 
 The order is that of ``microc --help``.
@@ -360,6 +361,7 @@ def _list_export_formats() -> tuple[str, ...]:
     "model.tflite --format arduino --board arduino-mega -o kws_model",
     "model.onnx --format cmake --target cortex-m4 -o third_party/kws_model",
     "model.tflite --format rust --input x.npy -o kws_model",
+    "model.tflite --format arduino --author 'Ada <ada@lab.org>' --url https://lab.org/kws --license MIT -o kws_model",
 )
 class ExportArguments(CompileArguments):
     """Arguments of ``microc export``."""
@@ -380,6 +382,10 @@ class ExportArguments(CompileArguments):
     inputs: tuple[Path, ...] = repeatable_option(
         "--input", "X.npy", "array for the exported example, once per input, in order (default: a pattern)", Path
     )
+    author: str = text_option("--author", "AUTHOR", "author in manifests: a name, or 'Name <mail>'")
+    url: str = text_option("--url", "URL", "address of the package's page or repository, in manifests")
+    license: str = text_option("--license", "SPDX", "licence in manifests: an SPDX expression, such as MIT")
+    package_version: str = text_option("--package-version", "VERSION", "version in manifests (default: 1.0.0)")
 
 
 @command(
