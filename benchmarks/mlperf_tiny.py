@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The MLPerf Tiny networks on emulated Cortex-M cores, beside TensorFlow Lite Micro.
 
     python benchmarks/mlperf_tiny.py [--json FILE] [--models kws,ad_float] [--cores m4,m0] [--optimize GOAL] [--ram 30K]
@@ -48,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Row:
-    """One network on one core. ``ratios`` divide by the peer's figures, ``most`` and ``aim`` are what we want of them.
+    """One network on one core. ``ratios`` divide by ``peer``'s figures, ``most`` and ``aim`` are what we want of them.
 
     Bytes: ``code`` is flash less constants, ``ram`` arena, data, bss and the stack's bound (TFLM: as measured).
     """
@@ -64,6 +65,7 @@ class Row:
     code: int
     weights: int
     flash: int
+    peer: dict[str, int]
     ratios: dict[str, float]
     most: dict[str, float]
     aim: dict[str, float]
@@ -150,6 +152,7 @@ def row(model: str, core: str, optimize: str, found: Measured, peer: dict[str, A
         exact=found.exact,
         macs=module.nominal_macs,
         weights=module.const_bytes,
+        peer=theirs or {},
         ratios=ratios,
         most=dict(wanted.most),
         aim=dict(wanted.aim),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every benchmark runs, with the smallest setting that it has: what they print is for readers, that they print it is for us."""
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ SMOKES = {
         ("--targets", "host", "--count", "1", "--models", "tflm_hello_world_int8*"), "host       ok       "
     ),
     "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
+    "charts": Smoke(("--folder", "pictures"), "pictures/cortex-m4-light.svg"),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "cycles": Smoke(("--models", "ad", "--cores", "m55"), "ad         cortex-m55  yes"),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
@@ -110,6 +112,7 @@ SMOKES = {
 MARKS = {
     "calls": (pytest.mark.corpus,),
     "candidates": (pytest.mark.corpus,),
+    "charts": (),
     "compile_time": (),
     "cost_model": (*EMULATED, pytest.mark.corpus),
     "cycles": (*EMULATED, pytest.mark.corpus, needs("llvm-mca-19", "llvm-objdump-19")),

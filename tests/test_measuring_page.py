@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of docs/measuring.md, in order; what it shows of their output is what they say."""
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def execute(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 def test_the_commands_run_and_say_what_is_shown(tmp_path: Path) -> None:
     prepare(tmp_path)
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    commands = [line.removeprefix("$ .venv/bin/") for block in blocks for line in block.splitlines()]
+    commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     assert len(commands) >= 10 and all(command.startswith("microc ") for command in commands)
     said = ""
     for command in commands:

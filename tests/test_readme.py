@@ -1,4 +1,5 @@
-"""The README's commands and Python run as written."""
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and the Python of README, overview and the page of formats run as written."""
 
 from __future__ import annotations
 
@@ -14,24 +15,22 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, OVERVIEW, FORMATS = (
+    (ROOT / path).read_text(encoding="utf-8") for path in ("README.md", "docs/overview.md", "docs/formats.md")
+)
 DIGITS = ROOT / "examples" / "digits"
 TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch")
 
 
-def blocks(language: str) -> list[str]:
-    """The contents of all code blocks of a language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    """Return the contents of all code blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def commands() -> list[str]:
-    """The ``microc`` commands of the console blocks, without prompt and comment."""
-    lines = [line for block in blocks("console") for line in block.splitlines()]
-    return [
-        line.split("#")[0].removeprefix("$ .venv/bin/").strip()
-        for line in lines
-        if line.startswith("$ .venv/bin/microc")
-    ]
+def commands(page: str) -> list[str]:
+    """Return the ``microc`` commands of the console blocks, without prompt and comment."""
+    lines = [line for block in blocks("console", page) for line in block.splitlines()]
+    return [line.split("#")[0].removeprefix("$ ").strip() for line in lines if line.startswith("$ microc")]
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,18 +51,19 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(
     any(shutil.which(t) is None for t in TOOLS), reason="needs " + ", ".join(TOOLS) + ": run microc doctor"
 )
-def test_the_commands_run_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "least"), [(README, 5), (OVERVIEW, 14)], ids=["README", "overview"])
+def test_the_commands_run_in_order(tmp_path: Path, page: str, least: int) -> None:
     shutil.copyfile(DIGITS / "digits_int8.tflite", tmp_path / "model.tflite")
     np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.int8))
-    found = commands()
-    assert len(found) >= 7
+    found = commands(page)
+    assert len(found) >= least
     for command in found:
         done = run(tmp_path, "-m", *shlex.split(command))
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 def test_the_python_runs(tmp_path: Path) -> None:
-    block, _ = blocks("python")
+    (block,) = blocks("python", OVERVIEW)
     shutil.copytree(DIGITS, tmp_path / "examples" / "digits")
     made = run(
         tmp_path, "-m", "microc", "compile", "examples/digits/digits_int8.tflite", "--board", "host", "-o", "firmware"
@@ -79,7 +79,7 @@ def test_the_python_runs(tmp_path: Path) -> None:
 
 def test_a_forest_as_written(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn (pip install microc[sklearn])")
-    _, block = blocks("python")
+    (block,) = blocks("python", FORMATS)
     prologue = (
         "import microc\nimport numpy as np\nfrom sklearn.ensemble import RandomForestClassifier\n"
         "x = np.random.default_rng(0).normal(size=(60, 4))\ny = (x[:, 0] > x[:, 1]).astype(int)\n"

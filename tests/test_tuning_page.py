@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of docs/tuning.md, in order; what it shows of their output is what they say."""
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PAGE = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
 def test_the_commands_run_and_say_what_is_shown(tmp_path: Path) -> None:
     shutil.copyfile(digits.INT8, tmp_path / "digits_int8.tflite")
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    commands = [line.removeprefix("$ .venv/bin/") for block in blocks for line in block.splitlines()]
+    commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     said = []
     for command in commands:
         done = run(tmp_path, "-m", *shlex.split(command))

@@ -1,12 +1,23 @@
-"""Writes the pages of docs/ that are made from the code: ``python -m scripts.site`` (``make docs``)."""
+# SPDX-License-Identifier: Apache-2.0
+"""Write the pages of docs/ that are made from the code: ``python -m scripts.site`` (``make docs``)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
-from scripts.site import boards, commands, errors
+from scripts.site import boards, commands, errors, recorded
 
-PAGES = {"boards.md": boards.page, "commands.md": commands.page, "errors.md": errors.page}
+PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {
+        "boards.md": boards.page,
+        "commands.md": commands.page,
+        "errors.md": errors.page,
+        **{name: partial(recorded.page, name) for name in ("index.md", "benchmarks.md", "comparison.md")},
+    }
+)
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What MkDocs is told about this repository: pages that lie outside of docs/, and the page of the Python interface.
 
 A page of the repository is ``repository/PATH`` on the site; links between pages work in both places, for they are written as the
@@ -9,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 OUTSIDE = (
-    "README.md",
     "microc/DESIGN.md",
     "runtime_c/SPEC.md",
     "CONTRIBUTING.md",
@@ -28,6 +29,17 @@ OUTSIDE = (
 )
 EXAMPLES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("**/README.md")))
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Show version and repository."""
+    import microc
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.site_name = f"microc {microc.__version__}"
+    config.repo_url = project["urls"]["Repository"]
+    config.repo_name = config.repo_url.removeprefix("https://github.com/")
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -59,6 +71,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"[{text}]({found}{mark}{anchor})"
 
     return _rewritten(markdown, of_site)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the theme's search for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def _place(uri: str) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site builds without a warning, holds nothing from elsewhere, and every link and anchor in it has a target."""
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
+import microc
+
 ROOT = Path(__file__).resolve().parents[2]
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Elements that a browser loads something for, and the attribute that says what."""
 
 
 class Page(HTMLParser):
-    """The links of a page, the places in it, and what it loads."""
+    """The links of a page, the places in it, what it loads, and its images without alternative text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
         self.places: set[str] = set()
         self.loaded: list[str] = []
+        self.wordless: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -32,6 +36,8 @@ class Page(HTMLParser):
         self.places |= {found[name] for name in ("id", "name") if name in found}
         if tag == "a" and "href" in found:
             self.links.append(found["href"])
+        if tag == "img" and not found.get("alt"):
+            self.wordless.append(found.get("src", ""))
         if tag in LOADING and found.get("rel") not in ("canonical", "next", "prev") and LOADING[tag] in found:
             self.loaded.append(found[LOADING[tag]])
 
@@ -81,5 +87,18 @@ def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, Page]) -> None:
     assert not foreign
 
 
-def test_the_first_page_is_first(site: Path) -> None:
-    assert "Five commands" in (site / "index.html").read_text(encoding="utf-8")
+def test_the_landing_page_shows_and_leads_on(site: Path, pages: dict[Path, Page]) -> None:
+    """Pictures, the version, the repository, the first steps, the next page."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    assert "pictures/cortex-m4-light.svg" in text and "pictures/session.svg" in text and 'aria-label="Search"' in text
+    assert f"microc {microc.__version__}" in text and 'class="md-source"' in text and "md-footer__link--next" in text
+    assert "first_steps.html" in pages[site / "index.html"].links
+    assert "Five commands" in (site / "first_steps.html").read_text(encoding="utf-8")
+
+
+def test_pictures_have_words(pages: dict[Path, Page]) -> None:
+    assert not [f"{path.name}: {source}" for path, page in pages.items() for source in page.wordless]
+
+
+def test_search_works_from_files(site: Path) -> None:
+    assert (site / "search" / "search_index.js").is_file() and (site / "assets" / "iframe-worker.js").is_file()
