@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ def test_integers_stay_exact() -> None:
 
 @pytest.mark.parametrize("condition", [True, False])
 @pytest.mark.parametrize("level", [0, 2])
-def test_a_decided_branch_of_a_graph_becomes_its_nodes(condition: bool, level: int) -> None:
+def test_a_decided_branch_of_a_graph_becomes_its_nodes(condition: bool, level: Literal[0, 2]) -> None:
     kind, x = TensorType((2, 3), "float32"), np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
     attrs = {"then": one_operator_graph("relu", kind), "otherwise": one_operator_graph("neg", kind)}
     node = Node("branch", ("go", "x"), ("y",), attrs)
