@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build a graph node by node, and read the operands of operators in model files."""
+"""Build a graph node by node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.errors import ModelError, UnsupportedError, UsageError, known_names_hint
+from microc.errors import ModelError, UsageError, known_names_hint
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
-from microc.frontend.signature import Value
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
 from microc.ops.formulas import OperatorEmitter
@@ -212,57 +211,3 @@ class GraphBuilder:
         state, updates = self._state, self._updates
         finished = Graph(name, inputs, tuple(names.values()), (), self.types, self.consts, state, updates)
         return finished.with_nodes(self._nodes)
-
-
-# ---- Operands of a format's operator; shared by the contexts of the ONNX and TFLite readers.
-
-MAX_INTEGERS = 64
-
-
-class Operands(Emitter, Protocol):
-    """Interface of the operands of one operator in a model file.
-
-    It reads constant operands by their input index, and raises errors that contain the operator's location. The
-    contexts of the ONNX and TFLite readers implement it."""
-
-    @property
-    def where(self) -> str:
-        """The operator's location for error messages."""
-
-    def constant(self, input_index: int) -> Array:
-        """Return the data of input ``input_index``, which must be a constant."""
-
-    def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError: the model is valid, but microc does not support ``what``; ``hint`` is the advice."""
-        raise UnsupportedError(what, where=self.where, hint=hint)
-
-    def broken(self, what: str) -> NoReturn:
-        """Raise ModelError: the model is invalid because of ``what``."""
-        raise ModelError(what, where=self.where)
-
-    def integers(self, input_index: int) -> tuple[int, ...]:
-        """Return a constant input of at most MAX_INTEGERS integers, such as axes or paddings, as a flat tuple."""
-        data = self.constant(input_index)
-        if data.dtype not in (np.int32, np.int64) or data.size > MAX_INTEGERS:
-            self.broken(
-                f"input {input_index}: got {data.size} elements of {data.dtype}, "
-                f"expected at most {MAX_INTEGERS} of int32 or int64"
-            )
-        return tuple(int(i) for i in data.reshape(-1))
-
-    def axis(self, signed_axis: int, rank: int) -> int:
-        """Return a possibly negative axis as a number in 0..rank - 1. Negative axes count from the end."""
-        if not -rank <= signed_axis < rank:
-            self.broken(f"axis {signed_axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
-        return signed_axis % rank
-
-    def look_up(self, value_name: str) -> Value:
-        """Return the value of the graph that has the name ``value_name``."""
-
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
-        """Append a node; return its result."""
-
-    def reshape(self, value: str, shape: Sequence[int]) -> Value:
-        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
-        operand = self.look_up(value)
-        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})

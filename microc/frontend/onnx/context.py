@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
-from typing import TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError
-from microc.frontend.graph_builder import Operands
 from microc.frontend.model_limits import check_shape, infer_types
 from microc.frontend.onnx.builder import OnnxGraphBuilder, StoredTensor
 from microc.frontend.onnx.file import Attributes, Operator, dtype_from_code
-from microc.frontend.signature import BoundConverter, Floats, Value, merge_converters
+from microc.frontend.operator_context import OperatorContext
+from microc.frontend.signature import BoundConverter, Value, merge_converters
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
@@ -47,7 +47,6 @@ MOVABLE = (
 )
 """Dtypes of operators that move elements without computing."""
 MAX_FOLDED_BYTES = 1 << 12
-_MAKE_CONSTANT = "make this input a constant, or fold it with onnxslim: microc needs its value at compile time"
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
@@ -111,7 +110,7 @@ def merge_tables(*tables: ConverterTable) -> Converters:
 
 
 @frozen
-class OpContext(Operands):
+class OpContext(OperatorContext):
     """One ONNX operator and the graph builder, as the operator's converter receives them.
 
     Methods read the operator's inputs and attributes, and write nodes of microc's graph. ``loc``: location of the
@@ -122,6 +121,9 @@ class OpContext(Operands):
     loc: Loc
     has_constant_operands: bool = False
     """True if all operands are constant: its nodes are then folded regardless of their size."""
+    constant_hint: ClassVar[str] = (
+        "make this input a constant, or fold it with onnxslim: microc needs its value at compile time"
+    )
 
     @property
     def where(self) -> str:
@@ -145,10 +147,6 @@ class OpContext(Operands):
     def input_count(self) -> int:
         """Return the number of inputs, including absent inputs between others."""
         return len(self.operator.inputs)
-
-    def look_up(self, value_name: str) -> Value:
-        """Return the value of the graph that has the name ``value_name``."""
-        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
 
     def value(self, input_index: int) -> Value:
         """Return input ``input_index``; raise ModelError if the input is absent."""
@@ -178,54 +176,17 @@ class OpContext(Operands):
         """Return the data and quantisation of a value that is a constant or dequantises one; None for any other."""
         return self.builder.get_stored_constant(value_name)
 
-    def type(self, value_name: str) -> TensorType:
-        """Return the type (shape, dtype and quantisation) of a value of the graph."""
-        return self.builder.types[value_name]
-
     def shape(self, input_index: int) -> tuple[int, ...]:
         """Return the shape of input ``input_index``."""
         return self.type(self.value(input_index)).shape
 
-    def constant(self, input_index: int) -> Array:
-        """Return the data of input ``input_index``; raise UnsupportedError unless it is constant."""
-        data = self.value(input_index).constant
-        if data is None:
-            name = self.operator.inputs[input_index]
-            self.refuse(f"input {input_index} ({name!r}) is computed at run time, expected a constant", _MAKE_CONSTANT)
-        return data
+    def refuse_computed(self, description: str) -> NoReturn:
+        """Raise UnsupportedError: the operand that ``description`` names is computed, but must be a constant."""
+        self.refuse(f"{description} is computed at run time, expected a constant", self.constant_hint)
 
-    def data(self, value: Value) -> Array:
-        """Return the data of a value; raise UnsupportedError unless it is constant."""
-        if value.constant is None:
-            self.refuse(f"{str(value)!r} is computed at run time, expected a constant", _MAKE_CONSTANT)
-        return value.constant
-
-    def constant_number(self, input_index: int) -> float:
-        """Return the only element of input ``input_index``; raise an error unless it is a constant float."""
-        data = self.constant(input_index)
-        if data.size != 1 or not dtypes.is_float(data.dtype.name):
-            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one float")
-        return float(data.reshape(()))
-
-    def constant_integer(self, input_index: int) -> int:
-        """Return the only element of input ``input_index``; raise an error unless it is a constant integer."""
-        data = self.constant(input_index)
-        if data.size != 1 or data.dtype.kind not in "iu":
-            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one integer")
-        return int(data.reshape(()))
-
-    def reals(self, input_index: int) -> Floats:
-        """Return the elements of a constant input as floats."""
-        return tuple(float(number) for number in self.constant(input_index).reshape(-1))
-
-    def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return possibly negative axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
-
-        Negative axes count from the end. Raise ModelError if an axis is out of range or occurs twice."""
-        positive_axes = tuple(self.axis(axis, rank) for axis in signed_axes)
-        if len(set(positive_axes)) != len(positive_axes):
-            self.broken(f"axes: got {tuple(signed_axes)}, expected each axis once")
-        return positive_axes
+    def describe_input(self, input_key: int) -> str:
+        """Return the index and name of an input, for error messages."""
+        return f"input {input_key} ({self.operator.inputs[input_key]!r})"
 
     def broadcast_shapes(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape to which tensors of these shapes broadcast, by numpy's rules; raise ModelError if they do

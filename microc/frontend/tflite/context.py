@@ -7,20 +7,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.graph_builder import MAX_INTEGERS, Operands
 from microc.frontend.model_limits import infer_types
+from microc.frontend.operator_context import MAX_INTEGERS, OperatorContext
 from microc.frontend.signature import (
     AttributeReader,
     BoundConverter,
     DecodeWith,
-    OperatorReader,
     Range,
     ReadWith,
     Value,
@@ -40,11 +39,10 @@ from microc.ops.windows import same_padding
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 _CALIBRATE = "convert with a representative data set, so that all activations have scales"
-_FIX = "make it one: convert with fixed shapes and sizes, which kernels are compiled for"
 
 
 @frozen
-class OpContext(Operands, OperatorReader):
+class OpContext(OperatorContext):
     """Context of the converter of one operator in a TFLite file.
 
     It provides the operator's operands, options and outputs, and appends nodes to the graph under construction.
@@ -54,6 +52,7 @@ class OpContext(Operands, OperatorReader):
     builder: TfliteGraphBuilder
     loc: Loc
     options_table: str = ""
+    constant_hint: ClassVar[str] = "make it one: convert with fixed shapes and sizes, which kernels are compiled for"
 
     @property
     def where(self) -> str:
@@ -185,24 +184,6 @@ class OpContext(Operands, OperatorReader):
             )
         return self.look_up(self.builder.resolve_operand(source.index, self.where))
 
-    def look_up(self, value_name: str) -> Value:
-        """Return the value of the graph that has the name ``value_name``."""
-        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
-
-    def type(self, value: str) -> TensorType:
-        """Return the type of a value of the graph."""
-        return self.builder.types[value]
-
-    def constant(self, position: int) -> Array:
-        """Return the data of a constant input; refuse the operator if the input is not known at compile time."""
-        data = self.value(position).constant
-        if data is None:
-            self.refuse(
-                f"input {position} ({self.input_tensor(position).name!r}): got a computed tensor, expected a constant",
-                _FIX,
-            )
-        return data
-
     def constant_value(self, input_position: int) -> Value:
         """Return a constant input; refuse the operator if the input is not known at compile time."""
         self.constant(input_position)
@@ -218,11 +199,9 @@ class OpContext(Operands, OperatorReader):
             )
         return Value(tensor.name, tensor.type)
 
-    def data(self, value: Value) -> Array:
-        """Return the data of a constant value."""
-        if value.constant is None:
-            self.refuse(f"{str(value)!r}: got a computed tensor, expected a constant", _FIX)
-        return value.constant
+    def describe_input(self, input_key: int) -> str:
+        """Return the position of an input and the name of its tensor, for error messages."""
+        return f"input {input_key} ({self.input_tensor(input_key).name!r})"
 
     def constant_integer(self, input_position: int) -> int:
         """Return the first element of a constant input of integers; 0 if it has none."""

@@ -8,7 +8,7 @@ A converter's parameters are the operator's arguments, with the names and defaul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.operator_context import OperatorContext
 from microc.frontend.signature import BoundConverter, Floats, Ints, Value
 from microc.graph.ir import Attr
 from microc.ops import registry
@@ -86,7 +87,7 @@ class Attributes:
 
 
 @frozen
-class OpContext:
+class OpContext(OperatorContext):
     """Context of the converter of one call of an ATen operator.
 
     ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``operator_name`` the
@@ -100,6 +101,12 @@ class OpContext:
     arguments: Mapping[str, Any]
     to_numpy_array: Callable[[Any], Array]
     operator_name: str
+    constant_hint: ClassVar[str] = "make it a parameter or a buffer of the module"
+
+    @property
+    def where(self) -> str:
+        """Location of the call for error messages."""
+        return self.builder.where
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
@@ -115,6 +122,10 @@ class OpContext:
     def attributes(self) -> Attributes:
         """Arguments of the call that are no tensors."""
         return Attributes(self.arguments)
+
+    def input_count(self) -> int:
+        """Return the number of arguments of the call, tensors or not."""
+        return len(self.arguments)
 
     def has_input(self, argument_name: str) -> bool:
         """Test whether the call has the argument ``argument_name``."""
@@ -133,6 +144,10 @@ class OpContext:
             self.refuse(f"{argument_name} is missing", "export the program again with torch.export.export")
         return self.convert_to_value(x)
 
+    def describe_input(self, argument_name: str) -> str:
+        """Return the name of an argument, for error messages."""
+        return argument_name
+
     def operand(self, argument_name: str) -> str:
         """Return the name of :meth:`value`."""
         return self.value(argument_name)
@@ -140,13 +155,9 @@ class OpContext:
     def constant(self, argument_name: str) -> Array:
         """Return the data of a tensor argument; refuse the operator unless they are known at compile time."""
         argument = self.argument(argument_name)
-        data = self.builder.consts.get(argument) if isinstance(argument, str) else self.to_numpy_array(argument)
-        if data is None:
-            self.refuse(
-                f"{argument_name}: got a computed tensor, expected a constant",
-                "make it a parameter or a buffer of the module",
-            )
-        return data
+        if isinstance(argument, str):
+            return OperatorContext.constant(self, argument_name)
+        return self.to_numpy_array(argument)
 
     def convert_to_value(self, argument: Any, dtype: str = "") -> Value:
         """Convert an argument of the call to a value of the graph.
@@ -173,10 +184,6 @@ class OpContext:
 
     # ---- Values and nodes of the graph.
 
-    def look_up(self, value_name: str) -> Value:
-        """Return the value of the graph that has the name ``value_name``."""
-        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
-
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the extents of a value."""
         return self.builder.shape(value)
@@ -201,14 +208,6 @@ class OpContext:
     def cast(self, value: Value, dtype: str) -> Value:
         """Return ``value`` cast to ``dtype``; the value itself if it has this dtype already."""
         return value if value.dtype == dtype else self.look_up(self.builder.emit("cast", (value,), {"dtype": dtype}))
-
-    def reshape(self, value: str, shape: Sequence[int]) -> Value:
-        """Return ``value`` reshaped to ``shape``; the value itself if it has this shape already."""
-        return self.look_up(self.builder.reshape(value, shape))
-
-    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
-        """Return ``x`` with its axes in the order ``axes``; ``x`` itself if they are in order already."""
-        return x if list(axes) == sorted(axes) else self.emit("transpose", (x,), {"axes": tuple(axes)})
 
     def broadcast_to(self, x: Value, shape: tuple[int, ...]) -> Value:
         """Return ``x`` broadcast to ``shape``; ``x`` itself if it has this shape already."""

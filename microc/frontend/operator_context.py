@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of the contexts of all formats: one operator of a model file, as its converter receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, Protocol
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.graph_builder import Emitter
+from microc.frontend.signature import Floats, Ints, OperatorReader, Value
+from microc.graph.ir import Attr, TensorType
+
+MAX_INTEGERS = 64
+"""Largest number of elements of a constant operand that is read as a list of integers."""
+_NO_ATTRS: Mapping[str, Attr] = {}
+
+
+class GraphValues(Protocol):
+    """Interface of a graph under construction: types of its values and data of its constants, by name."""
+
+    types: dict[str, TensorType]
+    consts: dict[str, Array]
+
+
+class OperatorContext(OperatorReader, Emitter, Protocol):
+    """Context of the converter of one operator in a model file.
+
+    It reads operands by their index, or by their name in formats whose calls have named arguments; looks up values of the
+    graph; appends nodes to it; and raises errors that contain the operator's location. The context of a format adds how
+    inputs are found and how outputs are defined."""
+
+    builder: GraphValues
+    """The graph under construction."""
+    constant_hint: ClassVar[str]
+    """Advice for a model in which an operand is computed that must be a constant."""
+
+    @property
+    def where(self) -> str:
+        """Location of the operator for error messages."""
+
+    # ---- Errors.
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError: the model is valid, but microc does not support ``what``; ``hint`` is the advice."""
+        raise UnsupportedError(what, where=self.where, hint=hint)
+
+    def broken(self, what: str) -> NoReturn:
+        """Raise ModelError: the model is invalid because of ``what``."""
+        raise ModelError(what, where=self.where)
+
+    def refuse_computed(self, description: str) -> NoReturn:
+        """Raise UnsupportedError: the operand that ``description`` names is computed, but must be a constant."""
+        self.refuse(f"{description}: got a computed tensor, expected a constant", self.constant_hint)
+
+    # ---- Operands.
+
+    def describe_input(self, input_key: Any) -> str:
+        """Return the index and name of an input, for error messages."""
+        return f"input {input_key}"
+
+    def constant(self, input_key: Any) -> Array:
+        """Return the data of an input; raise UnsupportedError unless it is constant."""
+        data = self.value(input_key).constant
+        if data is None:
+            self.refuse_computed(self.describe_input(input_key))
+        return data
+
+    def data(self, value: Value) -> Array:
+        """Return the data of a value; raise UnsupportedError unless it is constant."""
+        if value.constant is None:
+            self.refuse_computed(repr(str(value)))
+        return value.constant
+
+    def constant_number(self, input_key: Any) -> float:
+        """Return the only element of an input; raise an error unless it is a constant float."""
+        data = self.constant(input_key)
+        if data.size != 1 or not dtypes.is_float(data.dtype.name):
+            self.broken(f"input {input_key}: got shape {data.shape} of {data.dtype}, expected one float")
+        return float(data.reshape(()))
+
+    def constant_integer(self, input_key: Any) -> int:
+        """Return the only element of an input; raise an error unless it is a constant integer."""
+        data = self.constant(input_key)
+        if data.size != 1 or data.dtype.kind not in "iu":
+            self.broken(f"input {input_key}: got shape {data.shape} of {data.dtype}, expected one integer")
+        return int(data.reshape(()))
+
+    def integers(self, input_key: Any) -> Ints:
+        """Return a constant input of at most MAX_INTEGERS integers, such as axes or paddings, as a flat tuple."""
+        data = self.constant(input_key)
+        if data.dtype not in (np.int32, np.int64) or data.size > MAX_INTEGERS:
+            self.broken(
+                f"input {input_key}: got {data.size} elements of {data.dtype}, "
+                f"expected at most {MAX_INTEGERS} of int32 or int64"
+            )
+        return tuple(int(i) for i in data.reshape(-1))
+
+    def reals(self, input_key: Any) -> Floats:
+        """Return the elements of a constant input as floats."""
+        return tuple(float(number) for number in self.constant(input_key).reshape(-1))
+
+    # ---- Axes.
+
+    def axis(self, signed_axis: int, rank: int) -> int:
+        """Return a possibly negative axis as a number in 0..rank - 1. Negative axes count from the end."""
+        if not -rank <= signed_axis < rank:
+            self.broken(f"axis {signed_axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
+        return signed_axis % rank
+
+    def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> Ints:
+        """Return possibly negative axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
+
+        Negative axes count from the end. Raise ModelError if an axis is out of range or occurs twice."""
+        positive_axes = tuple(self.axis(axis, rank) for axis in signed_axes)
+        if len(set(positive_axes)) != len(positive_axes):
+            self.broken(f"axes: got {tuple(signed_axes)}, expected each axis once")
+        return positive_axes
+
+    # ---- Values and nodes of the graph.
+
+    def look_up(self, value_name: str) -> Value:
+        """Return the value of the graph that has the name ``value_name``."""
+        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
+
+    def type(self, value: str) -> TensorType:
+        """Return the type (shape, dtype and quantisation) of a value of the graph."""
+        return self.builder.types[value]
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node; return its result."""
+
+    def reshape(self, value: str, shape: Sequence[int]) -> Value:
+        """Return ``value`` reshaped to ``shape``; the value itself if it has this shape already."""
+        operand, extents = self.look_up(value), tuple(int(extent) for extent in shape)
+        return operand if operand.shape == extents else self.emit("reshape", (value,), {"shape": extents})
+
+    def transpose(self, value: str, axes: Sequence[int]) -> Value:
+        """Return ``value`` with its axes in the order ``axes``; the value itself if they are in order already."""
+        if list(axes) == sorted(axes):
+            return self.look_up(value)
+        return self.emit("transpose", (value,), {"axes": tuple(axes)})
