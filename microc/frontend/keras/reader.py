@@ -14,22 +14,17 @@ from microc.base import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import file as keras_file
-from microc.frontend.keras import file as legacy
-from microc.frontend.keras import operators_layers as keras_layers
-from microc.frontend.keras import operators_layers as keras_normalisation
-from microc.frontend.keras import operators_merge as keras_attention
-from microc.frontend.keras import operators_merge as keras_merge
-from microc.frontend.keras import operators_recurrent as keras_recurrent
+from microc.frontend.keras import operators_layers, operators_merge, operators_recurrent
 from microc.frontend.keras.context import Converter, LayerContext, LayerWeights, ModelWeights, read_dtype
 from microc.frontend.model_limits import HDF5_MAGIC
 from microc.graph.ir import Graph
 
 CONVERTERS: Mapping[str, Converter] = {
-    **keras_attention.ATTENTION_CONVERTERS,
-    **keras_layers.LAYER_CONVERTERS,
-    **keras_merge.MERGE_CONVERTERS,
-    **keras_normalisation.NORMALISATION_CONVERTERS,
-    **keras_recurrent.RECURRENT_CONVERTERS,
+    **operators_merge.ATTENTION_CONVERTERS,
+    **operators_layers.LAYER_CONVERTERS,
+    **operators_merge.MERGE_CONVERTERS,
+    **operators_layers.NORMALISATION_CONVERTERS,
+    **operators_recurrent.RECURRENT_CONVERTERS,
 }
 """Converters by the class name of the layer."""
 
@@ -61,9 +56,9 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeigh
     """Decode a ``.keras`` or HDF5 file from its bytes; return the model's configuration, in Keras 3's format, and its
     weights."""
     if data.startswith(HDF5_MAGIC):
-        return legacy.decode_hdf5_model(data, file_name)
+        return keras_file.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
-    return legacy.convert_keras2_config(config), weights
+    return keras_file.convert_keras2_config(config), weights
 
 
 def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:

@@ -157,7 +157,7 @@ def test_other_attention_is_refused_with_words(tmp_path: Path) -> None:
     twice = layers.MultiHeadAttention(2, 4)
     for layer, values, kwargs, said in (
         (lambda a, **more: twice(a, a, **more), (x,), {"return_attention_scores": True}, "return_attention_scores"),
-        (lambda a: layers.MultiHeadAttention(2, 4)(a, a), (image,), {}, "data of 4 axes"),
+        (lambda a: layers.MultiHeadAttention(2, 4)(a, a), (image,), {}, "data of rank 4"),
         (lambda a: layers.EinsumDense("abc,bcd->abd", (7, 5))(a), (x,), {}, "the equation"),
         (lambda a: layers.Embedding(9, 4, mask_zero=True)(a), (keras.Input((7,)),), {}, "mask_zero"),
     ):
