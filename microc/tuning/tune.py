@@ -190,7 +190,7 @@ def tune(
     resolved, all_tasks = parse_options_and_list_tasks(model, core, board_, options, constants)
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
     regions = list_regions_for_external_code(model, core, resolved)
-    key = compute_network_key(all_tasks, resolved.threads)
+    key = compute_network_key(all_tasks, resolved.threads, resolved.cores)
     # The network as a whole is timed only on this computer, and only if there are no regions whose code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions and not is_function(model)
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))

@@ -77,7 +77,7 @@ class NetworkSearch:
         self.database, self.meter = database, meter
         self.untuned = compile_network(source, target, options)
         self.tasks = list_tuning_tasks(self.untuned)
-        self.key = compute_network_key(self.tasks, options.threads)
+        self.key = compute_network_key(self.tasks, options.threads, options.cores)
 
     def run(self, deadline: float) -> None:
         """Measure combinations of schedules until no kernel is slower than with its default schedule.

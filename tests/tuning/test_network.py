@@ -50,7 +50,7 @@ def kernels() -> tuple[Task, ...]:
 
 
 def key() -> str:
-    return compute_network_key(list_tuning_tasks(plain()), 1)
+    return compute_network_key(list_tuning_tasks(plain()), 1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert main([*command, "--trials", "12", "--json", "--plan", str(plan), "--html", str(tmp_path / "p.html")]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["network"]
     core = told and target_for(microc.compile(DIGITS, "native").core)
-    key = compute_network_key(parse_options_and_list_tasks(DIGITS, core, None, {})[1], 1)
+    key = compute_network_key(parse_options_and_list_tasks(DIGITS, core, None, {})[1], 1, 1)
     together = find_network_measurements(key, core.cpu, Database(records), "host")
     assert together is not None and told["key"] == key and told["best"] == together.best.ticks <= told["default"]
     choices = {each["key"]: each["choice"] for each in json.loads(plan.read_text())["kernels"]}

@@ -61,17 +61,20 @@ def record_id_by_kernel_key(record: Record) -> Mapping[str, str]:
     return {} if record.untuned else {key: str(number) for key, number in record.decisions}
 
 
-def compute_network_key(tasks: Sequence[Task], threads: int) -> str:
+def compute_network_key(tasks: Sequence[Task], threads: int, cores: int) -> str:
     """Compute the key of a network's records: 40 hex digits that depend on its kernels and on their default schedules.
 
     Networks that differ only in constants have the same key. If rules schedule a kernel differently, the key changes.
+    ``threads``, ``cores``: number of threads, or of a board's cores, that share large loops: times of a network on one core say
+    nothing of two.
     """
     known = [
         (task.key, task.runs, len(task.layers), task.algorithms[first.number], first.choice.schedule.trace)
         for task in tasks
         for first in task.untuned[:1]
     ]
-    return hashlib.sha256(repr((NETWORK, threads, known)).encode()).hexdigest()[:40]
+    shared = (threads,) if cores == 1 else (threads, cores)  # keys of one core are those of records that exist
+    return hashlib.sha256(repr((NETWORK, *shared, known)).encode()).hexdigest()[:40]
 
 
 def find_network_measurements(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:

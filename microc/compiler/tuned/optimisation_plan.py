@@ -93,7 +93,7 @@ def build_plan(
     records.
     """
     tasks = list_tuning_tasks(compiled)
-    measured_whole = bool(database.records_of(compute_network_key(tasks, compiled.kernel_builder.threads)))
+    measured_whole = bool(database.records_of(_compute_key(compiled, tasks)))
     candidates = kernel_pareto_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
@@ -407,6 +407,12 @@ def choose_independently(
         excluded.update(stale)
 
 
+def _compute_key(compiled: CompiledNetwork, tasks: Sequence[Task]) -> str:
+    """Compute the key of the records of a compiled network."""
+    builder = compiled.kernel_builder
+    return compute_network_key(tasks, builder.threads, builder.target.cores)
+
+
 def _find_measured_combination(
     compiled: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
@@ -417,9 +423,8 @@ def _find_measured_combination(
     """
     if compiled.kernel_builder.goal.price > 0:
         return None
-    together = find_network_measurements(
-        compute_network_key(tasks, compiled.kernel_builder.threads), compiled.kernel_builder.target.cpu, database, board
-    )
+    target = compiled.kernel_builder.target
+    together = find_network_measurements(_compute_key(compiled, tasks), target.cpu, database, board)
     combinations = list_measured_combinations(together, tasks, database) if together is not None else ()
     return next(
         (
