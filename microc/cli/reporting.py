@@ -31,9 +31,11 @@ from microc.cli.project_context import (
 )
 from microc.document.blocks import Document, Fact, Table, document, layer_names, numbers, prose, table, texts
 from microc.errors import UsageError
+from microc.reports.figures import format_shared_kernels
 from microc.reports.layers import tensor_unit_table
 
 if TYPE_CHECKING:
+    from microc.device.board_info import Stats
     from microc.reports.firmware_size import Growth, SizeReport
     from microc.reports.report import Report
     from microc.run.bench import BoardFigures
@@ -199,10 +201,11 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
         build_firmware(project, arguments)
         with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
             device.set_inputs(*(inputs or draw_inputs(device.inputs, np.random.default_rng(arguments.seed))))
-            result, stack = device.profile(), device.stats().stack_bytes
-        report = report_profile(result, stack, accuracy)
+            result, stats = device.profile(), device.stats()
+        report = report_profile(result, stats.stack_bytes, accuracy, core1_stack=stats.core1_stack_bytes)
         advice = rewrite_advice_commands(report.data["advice"], report.data, arguments, arguments.source)
-        data = {**result.to_data(), "advice": advice}
+        stacks = {"stack": stats.stack_bytes, "core1_stack": stats.core1_stack_bytes}
+        data = {**result.to_data(), **stacks, "advice": advice}
         if arguments.trace is not None:
             write_json_file(arguments.trace, profile_to_trace(result))
         if arguments.csv is not None:
@@ -210,11 +213,12 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
             write_csv(arguments.csv, _CSV_COLUMNS, [[row[name] for name in _CSV_COLUMNS] for row in rows])
         if arguments.html is not None:
             write_text_file(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
-    return show.Answer(data, _profile_document(result) + document(next_steps(advice)))
+    return show.Answer(data, _profile_document(result, stats) + document(next_steps(advice)))
 
 
-def _profile_document(result: Profile) -> Document:
-    """Show a profile: a table of kernels with a row of totals, work on a tensor unit, and the meaning of the figures."""
+def _profile_document(result: Profile, stats: Stats) -> Document:
+    """Show a profile: a table of kernels with a row of totals, work on a tensor unit or on two cores, and the meaning of the
+    figures."""
     unit, macs = result.unit, result.macs
     rows = [
         (
@@ -236,10 +240,19 @@ def _profile_document(result: Profile) -> Document:
         tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}),
         prose(
             f"{result.board}: {show.format_measured_time(result.clock, result.time)}",
+            *_two_cores_sentences(result, stats),
             "flash: code and constants in bytes; arena: bytes in use during the step; "
             "cycles: estimated from the code, not measured",
         ),
     )
+
+
+def _two_cores_sentences(result: Profile, stats: Stats) -> Iterator[str]:
+    """Yield what two cores compute, and the stack of each; nothing for firmware that uses one core."""
+    shared = format_shared_kernels([(k.cores, k.share) for k in result.kernels])
+    if shared:
+        depths = (f"{depth:,} bytes" if depth else "unknown" for depth in (stats.stack_bytes, stats.core1_stack_bytes))
+        yield f"two cores: {shared}; stack: {' on core 0, '.join(depths)} on core 1"
 
 
 # ---- ``microc bench``: one network on several boards.

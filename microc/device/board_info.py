@@ -141,13 +141,15 @@ class Stats:
 
     ``stack_bytes``: largest number of bytes of stack in use so far, None if unknown. ``frames``: intact frames
     received; ``bad_frames``: damaged frames; ``repeats``: requests that the host repeated; ``refusals``: requests that
-    the board refused."""
+    the board refused. ``core1_stack_bytes``: as ``stack_bytes``, of the second core; None if unknown, or if the firmware
+    uses one core."""
 
     stack_bytes: int | None
     frames: int
     bad_frames: int
     repeats: int
     refusals: int
+    core1_stack_bytes: int | None = None
 
 
 # ---- Blobs: position-independent networks that a board loads at run time. Header, code and constants, table of tensors.

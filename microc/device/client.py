@@ -32,6 +32,7 @@ Progress = Callable[[str, int, int], None]
 
 _NO_KERNEL = 0xFFFF
 _ENTRY = struct.Struct("<IHBB")
+_STATS = struct.Struct("<5I")
 _REQUEST_SECONDS = 1.0  # a request that times several runs is sized to last about so long
 _MIN_BYTES_PER_SECOND = 200.0  # bytes of tensors per second: a line of 2400 baud
 _MAX_TENSORS = 0x10000  # of all models together, so that a faulty board cannot exhaust the host's memory
@@ -271,8 +272,13 @@ class Client:
 
     def stats(self) -> Stats:
         """Read the board's counters and stack depth."""
-        stack, *counters = struct.unpack("<5I", self._request_for_model(Operation.STATS, b"", 20))
-        return Stats(stack or None, *counters)
+        answer = self._request_for_model(Operation.STATS, b"", None)
+        if len(answer) not in (_STATS.size, _STATS.size + 4):
+            raise self._link.invalid_answer_error(Operation.STATS)
+        stack, frames, bad_frames, repeats, refusals = _STATS.unpack_from(answer)
+        # Firmware for one core leaves the last word out, and so reads as 0.
+        core1_stack = int.from_bytes(answer[_STATS.size :], "little")
+        return Stats(stack or None, frames, bad_frames, repeats, refusals, core1_stack or None)
 
     def _send_in_pieces(
         self, operation: Operation, payload_head: bytes, start_offset: int, data: bytes, unit_bytes: int = 1

@@ -43,8 +43,17 @@ def format_peak_stack(data: Mapping[str, Any]) -> str:
     stack = data["stack"]
     reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
     if stack["measured"] is not None:
-        return f"{stack['measured']:,} bytes, measured{reserved}"
+        core1 = f"; {stack['core1']:,} on core 1" if "core1" in stack else ""
+        return f"{stack['measured']:,} bytes, measured{core1}{reserved}"
     return f"{stack['bytes']:,} bytes at most, estimated{reserved}" if stack["bytes"] is not None else "unknown"
+
+
+def format_shared_kernels(kernels: Sequence[tuple[int, float]]) -> str:
+    """Format how many kernels two cores compute, and their share of the time; empty if one core computes all of them.
+
+    ``kernels``: for each kernel the number of its cores, and its share of the time, 0 to 1."""
+    shares = [share for cores, share in kernels if cores > 1]
+    return f"{len(shares)} of {len(kernels)} kernels, {100 * sum(shares):.1f} % of the time" if shares else ""
 
 
 def format_clock_rate(hertz: int | None) -> str:

@@ -156,6 +156,7 @@ def describe_layers(
                 "schedule": kernel["schedule"],
                 "c": functions.get(kernel["function"], []),
                 **({"tensor_unit": dict(kernel["tensor_unit"])} if "tensor_unit" in kernel else {}),
+                **({"cores": kernel["cores"]} if "cores" in kernel else {}),
             }
         )
     return layers

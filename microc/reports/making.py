@@ -113,12 +113,22 @@ def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, 
     return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **measurements)
 
 
-def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Make a report of a network that was measured on its board; ``stack``: peak stack in bytes, measured on the board."""
+def report_profile(
+    profile: Profile,
+    stack: int | None = None,
+    accuracy: Mapping[str, Any] | None = None,
+    *,
+    core1_stack: int | None = None,
+) -> Report:
+    """Make a report of a network that was measured on its board.
+
+    ``stack``, ``core1_stack``: peak stack of the first and of the second core in bytes, measured on the board."""
     board = profile.project.board
     try:
         compiler = find_compiler(board).version
     except ToolError:
         compiler = "not on this computer"
-    result = report_project(profile.project, accuracy, profile=profile, size=profile.size, stack=stack or None)
+    result = report_project(
+        profile.project, accuracy, profile=profile, size=profile.size, stack=stack or None, core1_stack=core1_stack
+    )
     return Report({**result.data, "compiler": compiler})

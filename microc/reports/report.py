@@ -117,7 +117,9 @@ SCHEMA: Mapping[str, Any] = {
                     "milliseconds": _REAL_OR_NONE,
                 }
             ),
-            "stack": object_schema(dict.fromkeys(("bytes", "measured"), _COUNT_OR_NONE), optional={"reserved": _COUNT}),
+            "stack": object_schema(
+                dict.fromkeys(("bytes", "measured"), _COUNT_OR_NONE), optional={"reserved": _COUNT, "core1": _COUNT}
+            ),
             "state": object_array_schema(_TENSOR),
             "inputs": object_array_schema(_TENSOR),
             "outputs": object_array_schema(_TENSOR),
@@ -135,7 +137,8 @@ SCHEMA: Mapping[str, Any] = {
             "layers": {
                 "type": "array",
                 "items": object_schema(
-                    _LAYER, optional={"tensor_unit": object_schema(_UNIT), "shipped": {"type": "boolean"}}
+                    _LAYER,
+                    optional={"tensor_unit": object_schema(_UNIT), "shipped": {"type": "boolean"}, "cores": _COUNT},
                 ),
             },
             "firmware": {
@@ -223,6 +226,7 @@ def make_report(
     profile: Profile | None = None,
     size: SizeReport | None = None,
     stack: int | None = None,
+    core1_stack: int | None = None,
     accuracy: Mapping[str, Any] | None = None,
     code_in_ram: float = 0.0,
     notes: Sequence[str] = (),
@@ -231,10 +235,10 @@ def make_report(
 
     ``model_c``: the generated C, which contains the code of every layer. ``program_report``: result of
     :meth:`microc.Program.report`, which contains advice, and estimates of flash and RAM. ``profile``: measured times;
-    ``size``: memory of the linked firmware; ``stack``: peak stack in bytes, measured on the board; ``accuracy``: result
-    of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see
-    :class:`microc.reports.advice.AdvisedNetwork`; ``notes``: sentences to add to the advice. Neither of these two is
-    known for a project."""
+    ``size``: memory of the linked firmware; ``stack``, ``core1_stack``: peak stack of the first and of the second
+    core in bytes, measured on the board; ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`.
+    ``code_in_ram``: see :class:`microc.reports.advice.AdvisedNetwork`; ``notes``: sentences to add to the advice. Neither
+    of these two is known for a project."""
     clock, estimates = board.raw.get("clock_hz"), program_report or {}
     layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
@@ -267,6 +271,7 @@ def make_report(
             "bytes": manifest.get("stack_bound"),
             "measured": stack,
             "reserved": size.reserved_stack if size else board.raw.get("link", {}).get("stack_bytes", 0),
+            **({"core1": core1_stack} if core1_stack is not None else {}),
         },
         "state": [_manifest_tensor_data(t) for t in manifest["tensors"] if t["kind"] == "state"],
         "streaming": manifest["streaming"],

@@ -28,6 +28,7 @@ from microc.reports.figures import (
     format_peak_stack,
     format_percent_change,
     format_shape,
+    format_shared_kernels,
     memory_usage_rows,
 )
 
@@ -51,6 +52,9 @@ def _total_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     yield "arena", f"{totals['arena']:,} bytes"
     yield from memory_usage_rows(data.get("memories", ()))
     yield "peak stack", format_peak_stack(data)
+    shared = format_shared_kernels([(layer.get("cores", 1), layer["share"]) for layer in data["layers"]])
+    if shared:
+        yield "on two cores", shared
     state = (f"{s['name']} {s['dtype']} {format_shape(s['shape'])}" for s in data["state"])
     yield "holds state", ", ".join(state) or "no"
     for sentence in accuracy_sentences(data["accuracy"], data["fingerprint"]) if data["accuracy"] else ():

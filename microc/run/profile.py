@@ -206,7 +206,8 @@ class KernelTime:
     unless an emulator counts them. ``rule``: name of the schedule rule; ``schedule``: trace of the schedule.
     ``estimated_cycles``: cycles that the cost model estimates for the board's core and flash. ``code``, ``constants``:
     bytes of flash, None if no program was linked. ``arena``: bytes of the arena in use during the kernel.
-    ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none.
+    ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none. ``cores``: number of cores that share
+    the kernel's loops.
     """
 
     kernel: int
@@ -224,6 +225,7 @@ class KernelTime:
     constants: int | None
     arena: int
     tensor_unit: UnitUse | None
+    cores: int = 1
 
     @property
     def flash(self) -> int | None:
@@ -339,6 +341,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
             constants=sizes[k].constants if sizes else None,
             arena=arena[k],
             tensor_unit=UnitUse(**kernel["tensor_unit"]) if "tensor_unit" in kernel else None,
+            cores=kernel.get("cores", 1),
         )
         for k, kernel in enumerate(project.manifest["kernels"])
     )

@@ -5,6 +5,9 @@
 
 #include "microc_load.h"
 #include "microc_port.h"
+#ifdef MICROC_PORT_CORES
+#include "microc_cores.h"
+#endif
 #ifdef MICROC_RPC_SLOTS
 #include "microc_slot.h"
 #endif
@@ -210,7 +213,12 @@ static int tell_statistics(const struct microc_call *call)
     microc_put32(call->answer + 8, call->rpc->bad_frames);
     microc_put32(call->answer + 12, call->rpc->repeats);
     microc_put32(call->answer + 16, call->rpc->refusals);
+#ifdef MICROC_PORT_CORES
+    microc_put32(call->answer + 20, microc_port_fork_stack_used());
+    return 24;
+#else
     return 20;
+#endif
 }
 
 /* Indexed by operation - 1. A payload has `size` bytes, or as many at least when `open`. */

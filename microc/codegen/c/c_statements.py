@@ -16,6 +16,7 @@ from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
 from microc.isa.instruction_set import LANE
+from microc.module import Kernel, Module
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch
 from microc.tir.analysis.cover import has_disjoint_iterations
@@ -114,6 +115,21 @@ def wrap_comment(text: str, line_width: int) -> list[str]:
 RUN_LOOP = "microc_run_turns"
 """Name of the C function that distributes the iterations of a parallel loop over a thread pool, or over two cores; it is defined
 in ``templates/project/threads.c.j2`` and ``cores.c.j2``."""
+
+
+def thread_count_of(module: Module) -> int:
+    """Return the number of threads that run a network's parallel loops. It is 1 if the network has no parallel loops."""
+    return int(module.options.get("threads", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+
+
+def core_count_of(module: Module) -> int:
+    """Return the number of cores that run a network's parallel loops. It is 1 if the network has no parallel loops."""
+    return int(module.options.get("cores", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+
+
+def has_parallel_loop(kernel: Kernel) -> bool:
+    """Test whether threads or cores share a loop of a kernel."""
+    return any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(kernel.func.body))
 
 
 @frozen

@@ -14,7 +14,15 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import MAX_INT16, MAX_INT32, ExprPrinter
-from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, print_helper_functions, wrap_line
+from microc.codegen.c.c_statements import (
+    C_STMT_WIDTH,
+    INDENT,
+    StmtPrinter,
+    core_count_of,
+    print_helper_functions,
+    thread_count_of,
+    wrap_line,
+)
 from microc.codegen.c.interface import (
     DEFAULT_ALIGNMENT,
     ArenaContext,
@@ -37,9 +45,7 @@ from microc.codegen.render import Code, Name, Note, Text, Word, render
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES
 from microc.module import Call, Kernel, Module, Value
-from microc.tir import ir
 from microc.tir.names import FLAGS
-from microc.tir.rewrite import walk_stmt
 
 # ---- Print kernels as C functions with comments, and print the calls of these functions.
 
@@ -72,21 +78,6 @@ def required_int_bits(module: Module) -> int:
     """
     cpu = module.options["cpu"]
     return 16 if cpu == "host" or FAMILIES[CORES[cpu].family].flash_space else 32
-
-
-def thread_count_of(module: Module) -> int:
-    """Return the number of threads that run a network's parallel loops. It is 1 if the network has no parallel loops."""
-    return int(module.options.get("threads", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
-
-
-def core_count_of(module: Module) -> int:
-    """Return the number of cores that run a network's parallel loops. It is 1 if the network has no parallel loops."""
-    return int(module.options.get("cores", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
-
-
-def has_parallel_loop(kernel: Kernel) -> bool:
-    """Test whether threads or cores share a loop of a kernel."""
-    return any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(kernel.func.body))
 
 
 def print_kernel(module: Module, printer: StmtPrinter, kernel_index: int) -> Code:

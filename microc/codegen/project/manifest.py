@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.base import dtypes
+from microc.codegen.c.c_statements import core_count_of, has_parallel_loop
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.accelerators import describe_external_code
 from microc.codegen.project.project_samples import describe_self_test
@@ -132,7 +133,7 @@ _NETWORK = {
     ),
     "tensors": object_array_schema(_TENSOR, {"extents": {"type": "array"}}),
     "memory": object_array_schema({**VALUE_SCHEMA, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
-    "kernels": object_array_schema(_KERNEL, {"tensor_unit": object_schema(_TENSOR_UNIT)}),
+    "kernels": object_array_schema(_KERNEL, {"tensor_unit": object_schema(_TENSOR_UNIT), "cores": _COUNT}),
 }
 OPTIONAL_KEYS = {
     "arenas": object_array_schema({**_MEMORY_AREA, "start": _COUNT, "accesses": _COUNT}),
@@ -358,12 +359,15 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     classes and the output that they belong to. ``self_test`` describes the data of the self-test (None: there is none).
     ``arenas``, for a board with several memories for tensors, contains for each memory the range of bytes of the arena that
     is in this memory; on this computer the arena is one block. ``copies`` maps constants in the arena to the step at whose
-    start they are copied (-1: at reset). ``hot_code`` lists the kernels that run from RAM. ``external``, if present,
+    start they are copied (-1: at reset). ``cores`` of a kernel, if present, is the number of cores that share its loops.
+    ``hot_code`` lists the kernels that run from RAM. ``external``, if present,
     describes external code, its build settings, and the kernels that it computes.
     """
     assert module.plan is not None
     memory = MemoryMap(module)
     names, code = frozenset(memory.names), {kernel.name: kernel.code_bytes for kernel in module.kernels}
+    cores = core_count_of(module)
+    shared = {kernel.name for kernel in module.kernels if cores > 1 and has_parallel_loop(kernel)}
     sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -417,6 +421,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "workspaces": list(call.workspace),
                 "constants": memory.constants_read_by(call),
                 **({"tensor_unit": asdict(call.unit)} if call.unit else {}),
+                **({"cores": cores} if call.kernel in shared else {}),
             }
             for k, call in enumerate(module.calls)
         ],

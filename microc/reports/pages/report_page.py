@@ -14,6 +14,7 @@ from microc.reports.figures import (
     format_milliseconds,
     format_peak_stack,
     format_shape_with_times_signs,
+    format_shared_kernels,
 )
 from microc.reports.firmware_size import PARTS
 from microc.reports.layers import slowest_layers
@@ -161,6 +162,10 @@ def _headline_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
     yield Figure("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
     stack, _, note = format_peak_stack(data).partition(" ")
     yield Figure("Peak stack", stack, note)
+    shared = format_shared_kernels([(layer.get("cores", 1), layer["share"]) for layer in data["layers"]])
+    if shared:
+        count, _, note = shared.partition(" ")
+        yield Figure("On two cores", count, note)
     state_bytes = sum(tensor["bytes"] for tensor in data["state"])
     yield Figure(
         "Holds state",
