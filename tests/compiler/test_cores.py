@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model, compile_network
 from microc.device.boards import load_board
 from microc.errors import ScheduleError, UsageError
+from microc.graph.ir import Graph
 from microc.module import Module
 from microc.schedule.choose import Choice
 from microc.schedule.rules.core_loops import distribute_among_cores
@@ -31,6 +33,7 @@ from microc.tir.rewrite import walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 from tests.support import corpus, digits
 from tests.support.native import WARNINGS
+from tests.transform.streams import Sequence
 
 M33 = load_board("mps2-an521").target
 MODELS = [digits.INT8, digits.FLOAT, *corpus.models("mlperf_kws_int8.tflite")]
@@ -49,12 +52,16 @@ _MAIN = """
 #include <stdio.h>
 #include "model.h"
 static uint64_t arena[NET_ARENA_SIZE / 8 + 1];
+static uint32_t now(void)
+{
+    return 0;
+}
 int main(void)
 {
     uint8_t *const bytes = (uint8_t *)arena;
-    const struct net_inputs inputs = {.INPUT = net_INPUT(arena)};
-    const struct net_outputs outputs = {.OUTPUT = net_OUTPUT(arena)};
-    uint32_t seed = 1;
+    const struct net_inputs inputs = {INPUTS};
+    const struct net_outputs outputs = {OUTPUTS};
+    uint32_t seed = 1, next = 0;
     for (uint32_t run = 0; run < 3; ++run) {
         for (uint32_t k = 0; k < sizeof arena; ++k) {
             seed = seed * 1664525u + 1013904223u;
@@ -63,7 +70,7 @@ int main(void)
         net_reset(arena);
         for (uint32_t kernel = 0; kernel < NET_KERNEL_COUNT; ++kernel) {
             uint32_t hash = 2166136261u;
-            (void)net_run_kernel(arena, &inputs, &outputs, kernel);
+            (void)net_run_slice(arena, &inputs, &outputs, &next, now, 0u);
             for (uint32_t k = 0; k < NET_ARENA_SIZE; ++k) {
                 hash = (hash ^ bytes[k]) * 16777619u;
             }
@@ -76,8 +83,11 @@ int main(void)
 
 
 def hashes(module: Module, folder: Path, *flags: str) -> str:
-    """Of the arena after each kernel."""
-    main = _MAIN.replace("INPUT", module.inputs[0]).replace("OUTPUT", module.outputs[0])
+    """Of the arena after each kernel, which is a slice of the run."""
+    ends = {"INPUTS": module.inputs, "OUTPUTS": module.outputs}
+    main = _MAIN
+    for word, names in ends.items():
+        main = main.replace(word, ", ".join(f".{name} = net_{name}(arena)" for name in names))
     main = main.replace("IS_FLOAT", str(int(module.values[module.inputs[0]].dtype == "float32")))
     for name, text in {**shared_files(module, "test"), "main.c": main}.items():
         (folder / name).write_text(text)
@@ -99,6 +109,20 @@ def test_every_kernel_is_the_same_in_both_orders(model: Path, cpu: str, tmp_path
     first = hashes(module, tmp_path)
     assert first == hashes(module, tmp_path, "-DMICROC_OTHER_HALF_LAST")
     assert len(set(first.split())) > len(module.calls)
+
+
+@pytest.mark.parametrize(
+    "options", [{"learn": {"layers": 2, "optimiser": "momentum"}}, {"stream": 1}], ids=["learns", "stream"]
+)
+def test_networks_with_state_are_the_same_in_both_orders(options: dict[str, Any], tmp_path: Path) -> None:
+    model: Path | Graph = digits.FLOAT
+    if "stream" in options:
+        net = Sequence(3, integers=True, width=4, channels=8)
+        middle = net.conv(net.x, (3, 3), channels=16, padding=(2, 1, 0, 1))
+        model = net.graph(net.conv(middle, (3, 1), channels=8, padding=(2, 0, 0, 0)))
+    module = compile_model(model, two_cores("cortex-m33"), make_options(cores=2, name="net", **options))
+    assert sum(map(has_parallel_loop, module.kernels)) > 1
+    assert hashes(module, tmp_path) == hashes(module, tmp_path, "-DMICROC_OTHER_HALF_LAST")
 
 
 @pytest.mark.parametrize("model", MODELS[:2], ids=lambda path: path.stem)
