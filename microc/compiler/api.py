@@ -370,7 +370,11 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
     from microc.compiler.pipeline import compile_model
 
     module = compile_model(
-        source, board.target, options, progress, board_capacity(board, external=bool(options.external))
+        source,
+        board.target,
+        options,
+        progress,
+        board_capacity(board, external=bool(options.external), cores=options.cores),
     )
     if options.self_test is not None:
         from microc.run.data.samples import with_self_test

@@ -134,7 +134,7 @@ def check_model(
     microc cannot compile.
     """
     read, fused = read_and_optimise_at_maximum(source, options)
-    capacity = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
+    capacity = board_capacity(board, external=bool(options.external), cores=options.cores) if board else BoardCapacity()
     least = compute_memory_lower_bound(fused, options)
     arithmetic = summarise_arithmetic(fused, options.weight_dtype)
     reasons, need, compiled = prove_shortages(least, options, capacity), None, None

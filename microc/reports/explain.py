@@ -146,7 +146,9 @@ def explain(
     else:
         board_object = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
         target_core = board_object.target
-        capacity_limits = board_capacity(board_object, external=bool(parsed_options.external))
+        capacity_limits = board_capacity(
+            board_object, external=bool(parsed_options.external), cores=parsed_options.cores
+        )
     compilation = compile_network(
         resolve_model(model, parsed_options), target_core, parsed_options, progress, capacity_limits
     )

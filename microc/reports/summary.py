@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from microc import __version__
+from microc.codegen.c.c_statements import core_count_of
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.manifest import describe_streaming, manifest
 from microc.codegen.project.project_samples import describe_self_test
@@ -98,7 +99,7 @@ def report_module(module: Module, board: Board, program_report: Mapping[str, Any
         manifest(module, __version__),
         board,
         program_report=program_report,
-        code_in_ram=code_in_ram_gain(module, board_capacity(board)),
+        code_in_ram=code_in_ram_gain(module, board_capacity(board, cores=core_count_of(module))),
         notes=weight_storage_notes(module.arithmetic),
     )
 

@@ -61,7 +61,7 @@ def find_board_and_core(target: str, board: str | Path | Board | None) -> tuple[
 
 def compile_for_tuning(model: Any, target: Target, options: Options, board: Board | None) -> CompiledNetwork:
     """Compile a network; return its module together with the builder of its kernels."""
-    room = board_capacity(board, external=bool(options.external)) if board else None
+    room = board_capacity(board, external=bool(options.external), cores=options.cores) if board else None
     return compile_network(resolve_model(model, options), target, options, capacity=room)
 
 

@@ -16,6 +16,7 @@ import microc
 from microc.base.file_access import boards_folder
 from microc.codegen.c.c_statements import core_count_of, has_parallel_loop
 from microc.codegen.c.source import shared_files
+from microc.compiler.fit.footprint import CORE1_RAM, board_capacity
 from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model, compile_network
@@ -254,3 +255,12 @@ def test_a_board_names_its_second_core_and_what_starts_it(removed: str, tmp_path
     (tmp_path / "board.toml").write_text(text)
     with pytest.raises(UsageError, match="a second core needs both"):
         load_board(tmp_path / "board.toml")
+
+
+def test_the_second_core_is_part_of_the_ram() -> None:
+    """Its stack and what starts it are static: estimates, and what a board leaves to its network, count them."""
+    board = load_board("mps2-an521")
+    one, two = (microc.compile(digits.INT8, board=board, cores=n).report() for n in (1, 2))
+    fixed = CORE1_RAM + board.raw["fork"]["stack_bytes"]
+    assert two["ram"] - two["arena"] - two["stack_bound"] == one["ram"] - one["arena"] - one["stack_bound"] + fixed
+    assert board_capacity(board).ram - board_capacity(board, cores=2).ram == fixed

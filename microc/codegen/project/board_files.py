@@ -111,6 +111,11 @@ def abi_checksum(board: Board) -> int:
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
+def core1_stack_bytes(board: Board, stack_bound: int) -> int:
+    """Return the size of the second core's stack: what the board's file says, or a kernel's bound if that is more."""
+    return int(max(board.raw["fork"]["stack_bytes"], -(-stack_bound // 16) * 16))
+
+
 def make_board_context(
     board: Board,
     *,
@@ -127,7 +132,7 @@ def make_board_context(
     selected kernels run; empty if all kernels run from flash. ``cores``: number of cores that share large loops.
     ``stack_bound``: bytes of stack that the second core needs at most: a kernel's, since it runs parts of kernels."""
     raw = board.raw
-    fork = {"stack_bytes": max(raw["fork"]["stack_bytes"], -(-stack_bound // 16) * 16)} if cores > 1 else {}
+    fork = {"stack_bytes": core1_stack_bytes(board, stack_bound)} if cores > 1 else {}
     slots: Mapping[str, int] = {
         k: v for k, v in raw.get("slots", {}).items() if loaded_code == NETWORKS and k != "sources"
     }

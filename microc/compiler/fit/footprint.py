@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from microc.base.immutable import frozen
+from microc.codegen.c.c_statements import core_count_of
 from microc.codegen.c.interface import DEFAULT_ALIGNMENT
 from microc.codegen.c.resources import (
     estimate_library_flash_bytes,
@@ -19,6 +20,7 @@ from microc.codegen.c.resources import (
     stack_bound,
     static_ram_without_networks,
 )
+from microc.codegen.project.board_files import core1_stack_bytes
 from microc.codegen.project.firmware import shared_arena
 from microc.codegen.project.protocols import max_payload, receive_buffer_size
 from microc.compiler.fit.budget import (
@@ -36,6 +38,9 @@ from microc.target import Board
 
 SPARE = 96
 """Bytes of each memory that the planner leaves free, for alignment and for variables of the C library."""
+CORE1_RAM = 160
+"""Bytes of the second core's mailbox, vector table and clock, without its stack: 96 as linked for mps2-an521, and 64 for the
+alignment of the table."""
 RUNTIME_RAM = 48
 """Bytes of small variables of the runtime, without the ring buffer of the console and the two frame buffers of the
 RPC."""
@@ -113,7 +118,7 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
         buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=_ram_bytes_of_runtime(board, protocol),
+        runtime=_ram_bytes_of_runtime(board, protocol) + _ram_bytes_of_core1(modules, board),
         hot_code=sum(
             m.plan.code.size for m in modules if m.plan and m.plan.code and _is_hot_code_in_stack_memory(board)
         ),
@@ -141,12 +146,22 @@ def _ram_bytes_of_runtime(board: Board, protocol: str) -> int:
     return RUNTIME_RAM + receive_buffer_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
 
 
-def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
+def _ram_bytes_of_core1(modules: Sequence[Module], board: Board) -> int:
+    """Return the number of bytes of RAM that the second core needs, its stack included; 0 if no network uses it."""
+    if all(core_count_of(module) == 1 for module in modules):
+        return 0
+    return CORE1_RAM + core1_stack_bytes(board, max(map(stack_bound, modules)))
+
+
+def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> BoardCapacity:
     """Return the memory of a board that a firmware leaves to its network.
 
     ``external``: the network may use external code, so that constants may be in the memory region of the accelerator.
+    ``cores``: number of cores that may share its loops.
     """
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _ram_bytes_of_runtime(board, "rpc")
+    if 1 < cores <= board.target.max_cores:
+        fixed += CORE1_RAM + core1_stack_bytes(board, 0)
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
