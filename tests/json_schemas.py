@@ -85,6 +85,8 @@ MEANINGS = {
     "board": "a name, or what there is to know of one",
     "identical": "whether every bit is the same",
     "samples": "sets of inputs",
+    "stack": "bytes of the deepest stack so far; null where the board cannot tell",
+    "core1_stack": "the same of the second core; null where the firmware uses one",
     "network": "the network's name",
     "network_bytes": "of a network that is loaded; null where it is part of the firmware",
     "slot": "0 or 1",

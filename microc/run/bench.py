@@ -37,7 +37,8 @@ class BoardFigures:
     ``time``: duration of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: the same in seconds,
     None if the unit does not measure time on the real chip. An emulator that does not count instructions gives neither,
     as ``unit_meaning`` states. ``flash``, ``ram``: used bytes, stack included. ``room_flash``, ``room_ram``: bytes of
-    the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter.
+    the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter. ``shared_kernels``: number of
+    kernels that two cores compute.
     """
 
     board: str
@@ -52,6 +53,7 @@ class BoardFigures:
     flash: int | None = None
     ram: int | None = None
     joules: float | None = None
+    shared_kernels: int = 0
     self_test: str | None = None
     error: MicrocError | None = None
 
@@ -136,7 +138,8 @@ def _measure_board(
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build_project(project).sizes
-        row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack)
+        shared = sum(kernel.get("cores", 1) > 1 for kernel in project.manifest["kernels"])
+        row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack, shared_kernels=shared)
         is_virtual = project.emulated or "simulator" in board.raw or board.target.isa == "host"
         if not is_virtual:
             flash_project(project, port=AUTO, patience=answer_timeout)

@@ -126,3 +126,14 @@ def test_a_profile_shows_both_cores(firmware: tuple[Bundle, Path], capsys: pytes
     share = 100 * sum(kernel["share"] for kernel in shared)
     expected = f"two cores: {len(shared)} of {len(data['kernels'])} kernels, {share:.1f} % of the time; stack: {data['stack']:,}"
     assert expected in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_boards_of_one_core_and_of_two_in_one_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    """The board of one core has a row that says why it has no figures."""
+    skip_without(load_board("mps2-an521"))
+    assert main(["bench", str(digits.INT8), "--boards", "mps2-an521,mps2-an386", "--cores", "2", "--json"]) == 0
+    two, one = json.loads(capsys.readouterr().out)["boards"]
+    assert two["error"] is None and two["time"] and two["shared_kernels"] > 1
+    assert one["time"] is None and "cores: got 2, expected 1" in one["error"]["what"]
