@@ -89,6 +89,11 @@ def taken(path: Path, records: Sequence[Record], made: CompiledNetwork | None = 
     return {key: each.rule for key, each in choose_tuned_schedules(made or plain(), path).items()}
 
 
+def test_times_of_one_core_say_nothing_of_two() -> None:
+    tasks = list_tuning_tasks(plain())
+    assert len({compute_network_key(tasks, threads, cores) for threads in (1, 2) for cores in (1, 2)}) == 4
+
+
 def test_the_best_combination_is_taken(measured: list[Record], tmp_path: Path) -> None:
     one, other = kernels()
     first, last = fastest(measured, one), fastest(measured, other)
