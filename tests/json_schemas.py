@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "report": ["firmware"],
     "compare": ["firmware", "firmware"],
     "watch": ["firmware", "--runs", "1"],
+    "serve": ["firmware", "--time", "0.01"],
     "boards": [],
     "plugin": ["check", str(PLUGIN)],
     "operators": [],
@@ -92,14 +93,18 @@ MEANINGS = {
     "slot": "0 or 1",
     "commits": "the number of the commit that made the network that runs",
     "slot_bytes": "what a slot takes, signature included",
+    "address": "what a client gives as `--port`",
+    "token": "the random token that a client must have; null where a file has it",
+    "clients": "how many have used the board",
     "memory": "bytes that the network's tensors take",
     "memory_bytes": "what the board has for tensors",
 }
 _HEAD = """# JSON output
 
 Written by `python -m tests.json_schemas`. Every command takes `--json` and prints one object on standard output, of a refusal
-too; `tune` and `watch` print one a line, for every batch of a search or every run, and one at the end. Progress and notes
-stay on standard error, and exit codes are those of `microc --help`. [json.schema.json](json.schema.json) has a JSON Schema for
+too; `tune`, `watch` and `serve` print one a line, for every batch of a search, every run or the start, and one at the end.
+Progress and notes stay on standard error, and exit codes are those of `microc --help`.
+[json.schema.json](json.schema.json) has a JSON Schema for
 each command (`$defs`), against which the tests hold what commands print.
 
 Within a `schema_version` keys are only added: read those you know. Bytes are bytes, times as their key or `unit` says; a number
@@ -114,7 +119,7 @@ def said(command: str, words: Sequence[str]) -> dict[str, Any]:
         code = main([command, *(word.format(model=digits.INT8) for word in words), "--json"])
     assert code in (0, 4), out.getvalue()
     text = out.getvalue()
-    found: dict[str, Any] = json.loads(text.splitlines()[-1] if command in ("tune", "watch") else text)
+    found: dict[str, Any] = json.loads(text.splitlines()[-1] if command in ("tune", "watch", "serve") else text)
     return found
 
 

@@ -218,7 +218,7 @@ def _require_trusted_config(arguments: Arguments, config: Config) -> None:
 # ---- ``-`` instead of a model or data file: standard input is read once, up to a limit, and written to a temporary file.
 
 _PIPE = Path("-")
-_PIPE_ARGUMENTS = ("model", "models", "inputs", "data", "evaluation")
+_PIPE_ARGUMENTS = ("model", "models", "inputs", "data", "evaluation", "token")
 """Arguments that accept ``-`` for standard input."""
 _MAX_PIPE_BYTES = 256 << 20
 """Largest number of bytes that are read from standard input; the limit for model files is the same."""

@@ -26,7 +26,8 @@ REPLY = 0x80
 OVERHEAD = 12
 """Bytes of header and CRC."""
 _HEADER = struct.Struct("<BBHBBH")
-_LONGEST = 4096 + OVERHEAD + 32
+MAX_ENCODED_BYTES = 4096 + OVERHEAD + 32
+"""Largest length of a frame between its delimiters: header, payload and CRC in COBS, which adds a byte per 254."""
 
 
 class Operation(IntEnum):
@@ -129,7 +130,7 @@ class FrameDecoder:
                     frames.append(frame)
             self._pending.clear()
         # Bound memory: bytes beyond the longest frame are dropped, and the rest is rejected as damaged.
-        self._pending += rest[: max(0, _LONGEST - len(self._pending))]
+        self._pending += rest[: max(0, MAX_ENCODED_BYTES - len(self._pending))]
         return frames
 
 

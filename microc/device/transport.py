@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports, the lines to a board: serial ports, TCP sockets and processes on a pipe; and the search for a board's
-port."""
+"""Transports, the lines to a board: serial ports, TCP sockets, boards behind ``microc serve`` and processes on a pipe;
+and the search for a board's port."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import select
 import shlex
 import socket
@@ -14,8 +15,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
@@ -223,15 +226,18 @@ def _hint_for_port_that_cannot_open(error: Exception, port: str) -> str:
 class SocketTransport:
     """A TCP connection to an emulator's serial line or a serial server."""
 
+    scheme = "socket"
+    other_side = "the emulator or serial server"
+
     def __init__(self, host: str, port: int, connect_timeout: float = 5.0) -> None:
-        self.description = f"socket://{host}:{port}"
+        self.description = format_tcp_address(host, port, self.scheme)
         self._address = (host, port)
         self._connect_timeout = connect_timeout
         try:
             self._socket = self._connect_socket()
         except OSError as error:
             raise DeviceError(
-                f"cannot connect: {error}", where=self.description, hint="start the emulator or serial server"
+                f"cannot connect: {error}", where=self.description, hint=f"start {self.other_side}"
             ) from error
 
     def _connect_socket(self) -> socket.socket:
@@ -262,7 +268,7 @@ class SocketTransport:
         self.close()
         try:
             self._socket = self._connect_socket()
-        except OSError:
+        except (OSError, DeviceError):
             return False
         return True
 
@@ -272,8 +278,122 @@ class SocketTransport:
     def _make_lost_line_error(self, why: str) -> DeviceError:
         """Return the error for a lost connection."""
         return DeviceError(
-            f"the connection is gone: {why}", where=self.description, hint="start the emulator or serial server again"
+            f"the connection is gone: {why}", where=self.description, hint=f"start {self.other_side} again"
         )
+
+
+# ---- A board behind ``microc serve``. The client sends one line with the token, and the server answers with one line.
+#
+# Afterwards both sides carry the bytes of the board's serial line as they are. :mod:`microc.device.server` is the other side.
+
+TOKEN, TOKEN_FILE = "MICROC_TOKEN", "MICROC_TOKEN_FILE"
+"""Environment variables of the client: the token, or the path of a file that contains it. A token on a command line or in
+an address would be visible to the other users of the computer."""
+READY, DENIED, BUSY, LOST = "ready", "denied", "busy", "lost"
+"""First words of the server's answers. READY is followed by :data:`EMULATED` or :data:`ATTACHED` and the board's name."""
+EMULATED, ATTACHED = "emulated", "attached"
+MAX_LOGIN_BYTES = 256
+"""Largest length of the line with the token, and of the answer, in bytes with the line end."""
+_TOKEN_FORM = re.compile("[!-~]{16,128}")
+_READY_FORM = re.compile(f"{READY} ({EMULATED}|{ATTACHED}) ([!-~]{{1,128}})")
+_LOGIN_SECONDS = 60.0
+"""Time to wait for the answer: the server may have to start an emulator first."""
+_REFUSALS = {
+    DENIED: ("the server refuses the token", f"set {TOKEN} to the token that microc serve of the same version prints"),
+    BUSY: ("the board is busy: another client uses it", "wait until that client has ended, then try again"),
+    LOST: ("the server cannot reach its board", "check the board's cable and power, and what microc serve prints"),
+}
+
+
+def encode_login(token: str) -> bytes:
+    """Encode the first line of a client; its number is the version of the handshake."""
+    return f"microc 1 {token}\n".encode("ascii")
+
+
+def parse_token(text: str, source: str) -> str:
+    """Return a token without surrounding white space. ``source``: its origin, for the error, which never shows the token.
+
+    Raises UsageError unless it has 16 to 128 printable ASCII characters without blanks."""
+    token = text.strip()
+    if not _TOKEN_FORM.fullmatch(token):
+        raise UsageError(
+            f"{source}: got no valid token, expected 16 to 128 printable ASCII characters without blanks",
+            hint="make one: python -c 'import secrets; print(secrets.token_urlsafe())'",
+        )
+    return token
+
+
+def read_token_file(path: Path, source: str) -> str:
+    """Read the token in a file. ``source``: name of the option or variable, for errors. Raises UsageError if there is
+    none."""
+    try:
+        return parse_token(read_text(path, 4096), source)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(
+            f"{source}: cannot read the token: {why}", where=str(path), hint="name a file that contains the token alone"
+        ) from error
+
+
+def _token_of_environment(address: str) -> str:
+    """Return the token for a server, from the environment. Raises UsageError if there is none."""
+    if token := os.environ.get(TOKEN):
+        return parse_token(token, TOKEN)
+    if path := os.environ.get(TOKEN_FILE):
+        return read_token_file(Path(path), TOKEN_FILE)
+    raise UsageError(
+        "a board behind microc serve requires a token; got none",
+        where=address,
+        hint=f"set {TOKEN} to the token that the server prints, or {TOKEN_FILE} to a file that contains it",
+    )
+
+
+class RemoteTransport(SocketTransport):
+    """A board behind ``microc serve`` on another computer.
+
+    ``board``: name of its board file. ``emulated``: True if the server's emulator runs it, so that its ticks are no
+    time."""
+
+    scheme = "tcp"
+    other_side = "microc serve"
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.board, self.emulated = "", False
+        self._token = token
+        super().__init__(host, port)
+
+    def _connect_socket(self) -> socket.socket:
+        """Connect and log in. Raises OSError if there is no server, DeviceError if it refuses."""
+        connection = super()._connect_socket()
+        try:
+            connection.sendall(encode_login(self._token))
+            answer = _read_line(connection, time.monotonic() + _LOGIN_SECONDS)
+            if ready := _READY_FORM.fullmatch(answer):
+                self.emulated, self.board = ready[1] == EMULATED, ready[2]
+                return connection
+            what, hint = _REFUSALS.get(answer, ("the answer is not that of microc serve", "check host and port"))
+            raise DeviceError(what, where=self.description, hint=hint)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _read_line(connection: socket.socket, deadline: float) -> str:
+    """Read a line of at most :data:`MAX_LOGIN_BYTES` bytes, without its end; what came before the other side closed, the
+    line grew too long or the deadline passed, if that is earlier."""
+    line = b""
+    # Byte by byte: those after the line belong to the board.
+    while len(line) < MAX_LOGIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
+        byte = connection.recv(1) if select.select([connection], [], [], remaining)[0] else b""
+        if byte in (b"", b"\n"):
+            break
+        line += byte
+    return line.decode("ascii", "replace")
+
+
+def format_tcp_address(host: str, port: int, scheme: str = RemoteTransport.scheme) -> str:
+    """Format an address ``SCHEME://HOST:PORT``, with brackets around the colons of IPv6."""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class PipeTransport:
@@ -364,21 +484,41 @@ class PipeTransport:
 
 
 def open_transport(address: str, baud: int = 115200) -> Transport:
-    """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or the name of a serial port."""
+    """Open a line by its address: ``tcp://HOST:PORT`` (``microc serve``), ``socket://HOST:PORT``, ``pipe:PROGRAM
+    ARGUMENTS``, or the name of a serial port."""
     if address.startswith("pipe:"):
         return PipeTransport(_split_pipe_command(address))
-    if address.startswith("socket://"):
-        host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(
-                f"port: got {address!r}, expected socket://HOST:PORT",
-                where=address,
-                hint="write socket://127.0.0.1:5555",
-            )
-        return SocketTransport(host.strip("[]"), int(port))
+    if is_remote(address):
+        host, port = _split_tcp_address(address)
+        return RemoteTransport(host, port, _token_of_environment(address))
+    if address.startswith(f"{SocketTransport.scheme}://"):
+        return SocketTransport(*_split_tcp_address(address))
     if not address:
         raise UsageError("port: got an empty address", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
     return SerialTransport(address, baud)
+
+
+def is_remote(address: str) -> bool:
+    """Test whether an address is that of a board behind ``microc serve``."""
+    return address.startswith(f"{RemoteTransport.scheme}://")
+
+
+def _split_tcp_address(address: str) -> tuple[str, int]:
+    """Split an address ``SCHEME://HOST:PORT`` into host and port; raise UsageError if it is malformed."""
+    scheme, _, authority = address.partition("://")
+    if "@" in authority:  # the address is not repeated: what precedes the @ may be a token
+        raise UsageError(
+            f"port: got an address with a user or token before the host, expected {scheme}://HOST:PORT",
+            hint=f"set {TOKEN} or {TOKEN_FILE} instead",
+        )
+    host, _, port = authority.rstrip("/").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(
+            f"port: got {address!r}, expected {scheme}://HOST:PORT",
+            where=address,
+            hint=f"write {scheme}://127.0.0.1:5555",
+        )
+    return host.strip("[]"), int(port)
 
 
 def _split_pipe_command(address: str) -> list[str]:

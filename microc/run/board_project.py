@@ -36,7 +36,7 @@ from microc.device.toolchain import (
     require_program,
     run_make,
 )
-from microc.device.transport import Transport, find_board_port, open_transport
+from microc.device.transport import RemoteTransport, Transport, find_board_port, open_transport
 from microc.errors import (
     DeviceError,
     FitError,
@@ -340,7 +340,7 @@ AUTO = "auto"
 BAUD = 115200
 """Default baud rate of boards whose file names none."""
 _PROBE_SECONDS = 0.2  # for an answer at one of several rates
-_SCHEMES = ("socket://", "pipe:", "rfc2217://")
+_SCHEMES = ("tcp://", "socket://", "pipe:", "rfc2217://")
 
 
 def is_serial_line(source: Project | str | Path) -> bool:
@@ -384,8 +384,8 @@ def open_board_line(
 ) -> tuple[Transport, float, bool]:
     """Open the line to a project's board: a serial port, simulator, emulator or host process.
 
-    Returns the transport, the seconds to wait if the line is lost, and True if microc started an emulator. When
-    ``stack`` closes, it ends this emulator."""
+    Returns the transport, the seconds to wait if the line is lost, and True if an emulator runs the board, here or
+    behind ``microc serve``. When ``stack`` closes, it ends an emulator that was started here."""
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
@@ -397,13 +397,19 @@ def open_board_line(
         return open_transport(make_simulator_address(project.board, project.elf)), 0.0, False
     if port or not (project.emulated or project.board.target.isa == "host"):
         port = find_board_port(project.board) if port in ("", AUTO) else port
-        return open_line_probing_rates(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
+        transport = open_line_probing_rates(port, bauds, project.board.raw["console"].get("baud", BAUD))
+        return transport, patience, is_remotely_emulated(transport, project.board)
     address = (
         stack.enter_context(Emulator(project.board, project.elf)).url
         if project.emulated
         else _pipe_address_of_host_program(project)
     )
     return open_transport(address), 0.0, project.emulated
+
+
+def is_remotely_emulated(transport: Transport, board: Board) -> bool:
+    """Test whether ``microc serve`` on the other side of a line runs ``board`` in its emulator."""
+    return isinstance(transport, RemoteTransport) and transport.emulated and "emulator" in board.raw
 
 
 def _pipe_address_of_host_program(project: Project) -> str:

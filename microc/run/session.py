@@ -32,7 +32,7 @@ from microc.device.flashing import flash_image, load_image_into_emulator
 from microc.device.images import join_segments, read_segments
 from microc.device.runners import select_runner
 from microc.device.toolchain import Symbol, compile_and_link_for_board, read_linked_sizes
-from microc.device.transport import find_board_port
+from microc.device.transport import find_board_port, is_remote
 from microc.document.blocks import Document, document, facts
 from microc.document.notebook import Showable
 from microc.errors import DeviceError, FitError, UsageError, VerificationError, known_names_hint
@@ -44,6 +44,7 @@ from microc.run.board_project import (
     Project,
     build_project,
     find_answering_project,
+    is_remotely_emulated,
     is_serial_line,
     open_board_line,
     open_line_probing_rates,
@@ -324,6 +325,12 @@ _ATTEMPTS = 20.0
 ``Link.patience``."""
 
 
+def client_timeout(patience: float) -> float:
+    """Return the seconds without an answer before a request is repeated, so that a client gives up after about
+    ``patience``."""
+    return patience / _ATTEMPTS
+
+
 def open_client(
     port: str, bauds: Sequence[int], patience: float, *, default_rate: int = BAUD, progress: Progress | None = None
 ) -> Client:
@@ -331,7 +338,10 @@ def open_client(
 
     ``patience``: seconds without an answer before giving up; ``default_rate``: the baud rate if ``bauds`` is empty."""
     return Client(
-        open_line_probing_rates(port, bauds, default_rate), patience / _ATTEMPTS, reconnect=patience, progress=progress
+        open_line_probing_rates(port, bauds, default_rate),
+        client_timeout(patience),
+        reconnect=patience,
+        progress=progress,
     )
 
 
@@ -344,14 +354,15 @@ class Device(Showable):
             print(dev.profile())
         with microc.Device("/dev/ttyACM0") as dev: ...      # its project is searched for in this folder and its subfolders
 
-    ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the line of
+    ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``, or
+    ``tcp://HOST:PORT`` for a board behind ``microc serve``). ``port``: the line of
     a project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
     first send the network of a relocatable project, see :meth:`load_network`; an emulator that microc starts always
     gets the network, because it starts empty. Raises DeviceError if nothing answers, or the board runs another build.
 
-    ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: True if microc runs
-    the board's emulator.
+    ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: True if microc,
+    here or behind ``microc serve``, runs the board's emulator.
     """
 
     def __init__(
@@ -376,12 +387,13 @@ class Device(Showable):
         with ExitStack() as stack:
             if is_serial_line(source):
                 transport = open_line_probing_rates(str(source), bauds)
-                project, reconnect, emulated = find_answering_project(transport, network), patience, False
+                project = find_answering_project(transport, network)
+                reconnect, emulated = patience, is_remotely_emulated(transport, project.board)
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
                 transport, reconnect, emulated = open_board_line(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress_callback}
-            client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
+            client = stack.enter_context(Client(transport, client_timeout(patience), **options))
             is_fresh = reconnect == 0.0  # an emulator or process that we have just started
             if load or (is_fresh and project.relocatable):
                 send_network(client, read_network_blob(project))
@@ -600,6 +612,12 @@ def flash_project(
 
     An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
     ``dry_run``: return the commands without running them."""
+    if is_remote(port):
+        raise UsageError(
+            "a board behind microc serve cannot be flashed from here",
+            where=port,
+            hint="flash it on the computer that serves it, then start microc serve there again",
+        )
     selected = select_runner(project.board, runner)
     port = find_board_port(project.board) if port == AUTO else port
     if dry_run:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,14 +20,16 @@ from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.single_function import compile_function
 from microc.compiler.tuned.records import FAILED, FROM_RAM, OK, WRONG, Task
 from microc.device.boards import emulated_board_hint
+from microc.device.client import Client
 from microc.device.emulators import ELF
 from microc.device.toolchain import LinkedSizes, find_compiler, strip_clone_suffix
+from microc.device.transport import RemoteTransport, is_remote, open_transport
 from microc.errors import DeviceError, FitError, UsageError
 from microc.module import Module
 from microc.run import board_project
-from microc.run.board_project import Project, open_project
+from microc.run.board_project import Project, is_remotely_emulated, open_project
 from microc.run.profile import Clock
-from microc.run.session import PATIENCE, CodeLoader, Device, LoadedKernels, flash_project
+from microc.run.session import PATIENCE, CodeLoader, Device, LoadedKernels, client_timeout, flash_project
 from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
 from microc.tuning.candidate_image import DIGESTS, RuntimeObjectCache, digest_of_array, make_candidates_module
@@ -158,7 +161,8 @@ class LoadRunner(BoardRunner):
     """Runner that flashes a board once, at the start, and then loads candidates into the board's RAM.
 
     If a candidate faults or hangs, an emulator is restarted, and hardware is flashed again unless the board resets
-    itself. ``patience``: maximum number of seconds that a kernel may run.
+    itself. A board behind ``microc serve`` is not flashed: its firmware can load code already. ``patience``: maximum
+    number of seconds that a kernel may run.
     """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
@@ -168,6 +172,8 @@ class LoadRunner(BoardRunner):
         self._stack = ExitStack()
         self._desk: TuningBoard | None = None
         self._busy = threading.Lock()
+        if is_remote(port):  # only the server knows whether ticks are those of an emulator
+            self.unit = self._open_tuning_board().clock.unit
 
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         with self._busy:
@@ -237,40 +243,54 @@ class LoadRunner(BoardRunner):
         return MeasuredResult(
             candidate,
             OK,
-            float(tuning_board.device.clock.convert_ticks(ticks)),
+            float(tuning_board.clock.convert_ticks(ticks)),
             loaded.code_bytes_of_kernel(call.kernel),
         )
 
     def _open_tuning_board(self) -> TuningBoard:
-        """Return the board. At the first call, the tuning firmware is built and started on it."""
-        if self._desk is None:
+        """Return the board. At the first call, the tuning firmware is built and started on it, or the server of a remote
+        board is called."""
+        if self._desk is None and is_remote(self._port):
+            self._desk = RemoteTuningBoard(self._board, self._port, self._patience)
+            self._stack.callback(self._desk.close)
+        elif self._desk is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-tune-"))
             Program(make_tuning_firmware_module(self._board.target), self._board).write(folder)
             project = open_project(folder)
             board_project.build_project(project)
             hardware = bool(self._port) and ELF not in self._port
-            self._desk = TuningBoard(project, self._port_with_elf(project), self._patience, hardware=hardware)
+            self._desk = ProjectTuningBoard(project, self._port_with_elf(project), self._patience, hardware=hardware)
             self._stack.callback(self._desk.close)
         return self._desk
 
 
-class TuningBoard:
-    """A board that runs the tuning firmware, and the candidates that are loaded into its RAM.
+class TuningBoard(ABC):
+    """A board whose firmware can load code, and the candidates that are loaded into its RAM.
 
-    ``hardware``: the board is not emulated, so it must be flashed and may reset itself.
-    """
+    ``client``, ``clock``: the connection, and the unit of its ticks; set by :meth:`_connect`. ``may_reset_itself``:
+    False for an emulator that only a new start brings back."""
 
-    def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
-        self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
+    client: Client
+    clock: Clock
+
+    def __init__(self, board: Board, *, may_reset_itself: bool) -> None:
+        self._board, self._may_reset_itself = board, may_reset_itself
         self._loaded: LoadedKernels | None = None
-        self._start_firmware()
+        self._stack = ExitStack()
+        self._start()
 
-    def _start_firmware(self) -> None:
-        """Start the tuning firmware and connect to it. Hardware is flashed first."""
-        if self._hardware:
-            flash_project(self._project, port=self._port)
-        self.device = Device(self._project, self._port, patience=self._patience)
-        self._loader = CodeLoader(self.device.client, self._project.board)
+    @abstractmethod
+    def _connect(self) -> None:
+        """Start the firmware if that is possible from here, and connect to it."""
+
+    def _start(self) -> None:
+        """Connect to the board, and find its memory for code."""
+        self._connect()
+        try:
+            self._loader = CodeLoader(self.client, self._board)
+        except BaseException:
+            self.close()
+            raise
 
     def load(self, module: Module, *, resend_constants: bool = False) -> LoadedKernels:
         """Load the kernels of a module in place of those loaded before.
@@ -289,21 +309,66 @@ class TuningBoard:
         return self._loaded
 
     def restart(self) -> None:
-        """Restart the board. Hardware that has reset itself and answers is left as it is; otherwise the firmware is
+        """Restart the board. A board that has reset itself and answers is left as it is; otherwise the firmware is
         started again."""
         try:
-            if not self._hardware:
+            if not self._may_reset_itself:
                 raise DeviceError(
                     "an emulated board cannot reset itself; expected a restart of the emulator"
                 )  # caught in this function
-            self.device.client.hello()
-            self._loader = CodeLoader(self.device.client, self._project.board)
+            self.client.hello()
+            self._loader = CodeLoader(self.client, self._board)
         except DeviceError:
             self.close()
-            self._start_firmware()
+            self._start()
 
     def close(self) -> None:
-        self.device.close()
+        self._stack.close()
+
+
+class ProjectTuningBoard(TuningBoard):
+    """A board at this computer that runs the tuning firmware of ``project``.
+
+    ``hardware``: the board is not emulated, so it must be flashed and may reset itself."""
+
+    def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
+        self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
+        super().__init__(project.board, may_reset_itself=hardware)
+
+    def _connect(self) -> None:
+        """Start the tuning firmware and connect to it. Hardware is flashed first."""
+        if self._hardware:
+            flash_project(self._project, port=self._port)
+        device = self._stack.enter_context(Device(self._project, self._port, patience=self._patience))
+        self.client, self.clock = device.client, device.clock
+
+
+class RemoteTuningBoard(TuningBoard):
+    """A board behind ``microc serve``, with any firmware that can load code.
+
+    An emulated one that hangs is restarted by its server when the connection is opened again."""
+
+    def __init__(self, board: Board, port: str, patience: float) -> None:
+        self._port, self._patience = port, patience
+        super().__init__(board, may_reset_itself=True)
+
+    def _connect(self) -> None:
+        """Connect to the server. Raises UsageError if it has another board."""
+        transport = open_transport(self._port)
+        client = Client(transport, client_timeout(self._patience), reconnect=self._patience)
+        self._stack.enter_context(client)
+        try:
+            if isinstance(transport, RemoteTransport) and transport.board != self._board.name:
+                raise UsageError(
+                    f"--board: got {self._board.name!r}, but the server has {transport.board!r}",
+                    where=self._port,
+                    hint=f"tune for the board that is there: --board {transport.board}",
+                )
+            self.client = client
+            self.clock = Clock(self._board, client.info.tick_hz, is_remotely_emulated(transport, self._board))
+        except BaseException:
+            self.close()
+            raise
 
 
 def make_tuning_firmware_module(target: Target) -> Module:

@@ -15,6 +15,7 @@ from microc.compiler.model import registers_plugins
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.compiler.tuned.records import FROM_RAM, Record, Task, open_records
 from microc.device.emulators import ELF
+from microc.device.transport import is_remote
 from microc.errors import DeviceError, MicrocError, ToolError, UsageError
 from microc.target import Board, Target
 from microc.tuning.candidate_image import rebuild_candidate_of_region_record
@@ -125,6 +126,12 @@ def make_meter(
         return _combine_meters([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
     if not lines:
         return _combine_meters([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
+    remote = [line for line in lines if is_remote(line)]
+    if remote and not load_into_ram:
+        raise UsageError(
+            f"--port: a board behind microc serve cannot be flashed from here; got {', '.join(remote)} without --load",
+            hint="serve a project that was compiled with --protocol tuning, and load candidates into its RAM: --load",
+        )
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
         raise UsageError(

@@ -46,6 +46,7 @@ from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
 from microc.device.images import cut_program_into_pieces, read_segments
 from microc.device.toolchain import read_linked_sizes
+from microc.device.transport import read_token_file
 from microc.errors import MicrocError, UsageError
 from microc.features import declared_features
 from microc.frontend.detect import read_model_data as read_model
@@ -420,6 +421,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             lambda: {"x.entry": b'{"files": [["a.c", true, "int a;"], ["b", false, "00ff"]], "report": {"a": 1}}'},
             _sealed_entry,
         ),
+        "token": Target(lambda: {"token": b"a-token-of-the-tests\n"}, lambda path: read_token_file(path, "--token")),
         "blob": Target(lambda: {"x.bin": BLOB.pack()}, read_blob),
         "report": Target(lambda: {"x.json": b'{"report_version": 1, "totals": {}, "layers": []}'}, read_report),
         "sizes": Target(lambda: {"x.json": b'{"symbols": [{"name": "a", "size": 1}]}'}, read_sizes),
@@ -475,6 +477,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "device/board_info.py": ("blob",),
         "device/boards.py": ("board", "board copy"),
         "device/client.py": ("client", "slots"),
+        "device/transport.py": ("token",),
         "device/line_protocol.py": ("client", "frames"),
         "device/images.py": ("program",),
         "device/toolchain.py": ("program",),

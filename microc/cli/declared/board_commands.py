@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from microc.cli.declared.argument_values import (
+    parse_baud_rates,
+    parse_duration,
     parse_growth_limit,
     parse_inference_count,
     parse_pixel_values,
@@ -384,6 +386,72 @@ class WatchArguments(DeviceArguments):
     )
     browser: bool = switch(
         "--no-browser", "no browser window: the address of the page is only printed", value=False, section=_PAGE
+    )
+
+
+_LISTENING, _LINE = "listening", "the board's line"
+
+
+@command(
+    "serve",
+    "let other computers use a project's board, over TCP",
+    "serve:run_serve_command",
+    "firmware",
+    "firmware --port 5555 --token token.txt",
+    "firmware --serial /dev/ttyACM0 --host 0.0.0.0 --port 5555",
+    "firmware --json",
+    notes="A client has the token in MICROC_TOKEN and gives --port tcp://HOST:PORT (docs/remote.md).",
+    json_lines=True,
+)
+class ServeArguments(FolderArguments):
+    """Arguments of ``microc serve``."""
+
+    tcp_port: int = option(
+        "--port", "N", "TCP port to listen on (default: a free port)", parse_tcp_port, 0, section=_LISTENING
+    )
+    host: str = option(
+        "--host",
+        "ADDRESS",
+        "address to listen on; 0.0.0.0 for all (default: 127.0.0.1)",
+        str,
+        "127.0.0.1",
+        section=_LISTENING,
+    )
+    token: Path | None = path_option(
+        "--token", "FILE", "file with the token of clients, - for stdin (default: random)", section=_LISTENING
+    )
+    idle: float = option(
+        "--idle",
+        "SECONDS",
+        "silence after which a client is disconnected (default: 60)",
+        parse_seconds,
+        60.0,
+        section=_LISTENING,
+    )
+    time: float = option(
+        "--time",
+        "TIME",
+        "time to serve, such as 90s, 10m or 2h (default: until Ctrl-C)",
+        parse_duration,
+        0.0,
+        section=_LISTENING,
+    )
+    serial: str = text_option(
+        "--serial",
+        "PORT",
+        "serial port of the board, or auto by USB id (default: emulator, else auto)",
+        section=_LINE,
+    )
+    baud: tuple[int, ...] = option(
+        "--baud", "RATE,...", "baud rates to try in order (default: the board's)", parse_baud_rates, (), section=_LINE
+    )
+    timeout: float = option(
+        "--timeout",
+        "SECONDS",
+        "time to wait for the board's answer when its line is opened (default: 10)",
+        parse_seconds,
+        10.0,
+        section=_LINE,
     )
 
 

@@ -294,7 +294,7 @@ class TuneArguments(CompileArguments):
     ports: tuple[str, ...] = repeatable_option(
         "--port",
         "PORT",
-        "serial port, auto, or 'pipe:PROGRAM {elf}' (default: the emulator); repeatable",
+        "serial port, auto, tcp://, or 'pipe:PROGRAM {elf}' (default: emulator); repeatable",
         str,
         section=_MEASUREMENT,
     )

@@ -93,7 +93,7 @@ class SerialArguments(Arguments):
     port: str = text_option(
         "--port",
         "PORT",
-        "serial port, socket://HOST:PORT, or auto by USB id (default: emulator, else auto)",
+        "serial port, tcp:// or socket://HOST:PORT, or auto (default: emulator, else auto)",
         section=SERIAL_LINE,
     )
     baud: tuple[int, ...] = option(
