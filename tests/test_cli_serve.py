@@ -124,7 +124,7 @@ def test_an_emulated_board_runs_and_tunes(tmp_path: Path, monkeypatch: pytest.Mo
         assert outputs(str(project), "--port", start["address"]) == direct and direct["instructions"]
         with pytest.raises(UsageError, match=f"the server has '{BOARD}'"):
             LoadRunner(load_board("microbit"), start["address"])
-        runner = LoadRunner(load_board(BOARD), start["address"], patience=0.4)
+        runner = LoadRunner(load_board(BOARD), start["address"], patience=1.0)
         try:
             assert runner.unit == "instructions"
             task = dense("cortex-m4")

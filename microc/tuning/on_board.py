@@ -171,7 +171,7 @@ class LoadRunner(BoardRunner):
         self.board = board.name + FROM_RAM
         self._stack = ExitStack()
         self._desk: TuningBoard | None = None
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()  # `measure` calls itself for the halves of a batch that fails as a whole
         if is_remote(port):  # only the server knows whether ticks are those of an emulator
             self.unit = self._open_tuning_board().clock.unit
 

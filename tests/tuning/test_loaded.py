@@ -10,13 +10,13 @@ import pytest
 
 from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Task
 from microc.device.boards import load_board
-from microc.errors import UsageError
+from microc.errors import FitError, UsageError
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
 from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.places import make_meter
-from microc.tuning.runner import Runner
+from microc.tuning.runner import MeasuredResult, Runner
 from microc.tuning.search_policies import make_ranking_model
 from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import SearchLimits, Tuner
@@ -92,6 +92,17 @@ def test_a_fault_costs_itself_alone(runner: Runner, task: Task) -> None:
     first, second, third = candidates(task, 2)
     results = runner.measure(task, [first, faulting(second), third])
     assert [r.status for r in results] == [OK, FAILED, OK] and "the board has restarted" in results[1].detail
+
+
+def test_a_batch_that_fails_as_a_whole_is_halved(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure_one(_: Task, batch: list[Candidate]) -> list[MeasuredResult]:
+        if len(batch) > 1:
+            raise FitError("two candidates do not fit")
+        return [MeasuredResult(batch[0], OK, 1.0)]
+
+    runner = LoadRunner(load_board(BOARD))
+    monkeypatch.setattr(runner, "_measure_image", measure_one)
+    assert [result.status for result in runner.measure(task, candidates(task, 2))] == [OK] * 3
 
 
 def test_a_search_writes_records_of_its_own(task: Task) -> None:
