@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ class Served:
         finally:
             line.close()
 
-    def client(self, **options: float) -> Client:
+    def client(self, **options: Any) -> Client:
         return Client(open_transport(self.server.address), **options)
 
     def connect(self, first: bytes) -> socket.socket:
