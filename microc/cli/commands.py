@@ -131,7 +131,7 @@ def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
             f"{show.format_integer(report['arena_lower_bound'])}, {report['planner']})",
         ),
         *memory_usage_rows(report["memories"]),
-        *_low_memory_rows(report),
+        *_low_memory_rows(report, arguments.options.get("cores", 1) > 1),
         *self_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
@@ -204,11 +204,11 @@ def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
     return name, show.format_capacity_use(report["flash"], report["board_flash"])
 
 
-def _low_memory_rows(report: Mapping[str, Any]) -> list[Fact]:
+def _low_memory_rows(report: Mapping[str, Any], uses_cores: bool) -> list[Fact]:
     """Return the summary rows about the price of saving RAM; empty if the compilation did not need to save RAM.
 
     There is a row for each chain of layers that runs row by row, then a row with the total of saved bytes and additional
-    instructions, including those of smaller workspaces."""
+    instructions, including those of smaller workspaces, and, if the network ``uses_cores``, of kernels left to one core."""
     unstreamed = report["without_streams"]
     if unstreamed is None:
         return []
@@ -218,7 +218,7 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[Fact]:
         chain = f"{len(streamed['layers'])} layers from {show.fit_layer_name(streamed['layers'][0])}"
         rows.append(("row by row", f"{chain}: {macs} multiply-accumulates more, {moved} bytes moved"))
     saved = unstreamed["arena"] - report["arena"]
-    means = "smaller workspaces" if report["options"].get("cores", "1") == "1" else "smaller workspaces, or one core"
+    means = "smaller workspaces, or one core" if uses_cores else "smaller workspaces"
     change = 100 * (report["estimated_instructions"] / max(unstreamed["instructions"], 1) - 1)
     return [
         *rows,

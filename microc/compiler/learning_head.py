@@ -70,7 +70,7 @@ def _make_head(where: str, table: dict[str, Any]) -> Head:
     for name in table:
         if name not in known:
             raise UsageError(
-                f"learn: there is no field {name!r}", where=where, hint=known_names_hint(name, known, "fields")
+                f"learn: there is no field {name!r}", where=where, hint=known_names_hint(str(name), known, "fields")
             )
     chosen = dict(table)
     layers = chosen.get("layers", 1)

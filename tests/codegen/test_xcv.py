@@ -97,7 +97,13 @@ def test_the_meaning_chooses() -> None:
     found = {cpu: find_four_product_intrinsic("int8", "int8", cpu) for cpu in CORES}
     assert {cpu: t.name for cpu, t in found.items() if t} == {
         "cv32e40p": "dot4_int8_int8_word",
-        **dict.fromkeys(("cortex-m4", "cortex-m4+tensor16", "cortex-m7", "cortex-m33", "cortex-m55"), "dot4_int8_int8"),
+        **dict.fromkeys(
+            (
+                *("cortex-m4", "cortex-m4+tensor16", "cortex-m7"),
+                *("cortex-m33", "cortex-m35p", "cortex-m52", "cortex-m55", "cortex-m85"),
+            ),
+            "dot4_int8_int8",
+        ),
     }
     assert set(XCV.bodies) <= set(SCALAR)
 

@@ -23,7 +23,8 @@ from tests.transform.test_blocked_loops import recurrent
 
 M4 = target_for("cortex-m4")
 PLAIN = frozenset({LOOP_BLOCKING_PASS.name})
-GRAPH = recurrent(17, depth=64, units=8)
+GRAPH = recurrent(17, depth=64, units=18)
+"""A loop whose products of all steps are larger than its data, so that they are not computed before it."""
 
 
 def compiled(graph: Graph = GRAPH, **options: Any) -> Module:
