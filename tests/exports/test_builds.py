@@ -216,7 +216,8 @@ def words(text: str) -> list[float | str]:
 
 
 def assert_alike(lines: Sequence[str], expected: Sequence[str]) -> None:
-    """Lines of names and numbers; C libraries differ in a float's last bits, and six places or digits are printed."""
+    """Lines of names and numbers; C libraries, and the arithmetic of cores that fuse multiply-adds, differ in a float's last
+    bits, and six places or digits are printed."""
     assert len(lines) == len(expected)
     for line, wanted in zip(lines, expected, strict=True):
         found, known = words(line), words(wanted)
@@ -311,4 +312,5 @@ def test_stm32cube(tmp_path: Path, which: str, package: str) -> None:
     run(tmp_path, "cmake", "--build", "build")
     machine = ("-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none")
     semihosting = ("-semihosting-config", "enable=on,target=native", "-kernel", "build/board")
-    assert run(tmp_path, "timeout", "60", "qemu-system-arm", *machine, *semihosting) == said(which, turns=11)
+    output = run(tmp_path, "timeout", "60", "qemu-system-arm", *machine, *semihosting)
+    assert_alike(output.splitlines(), said(which, turns=11).splitlines())

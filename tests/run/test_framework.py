@@ -35,7 +35,7 @@ def esp_idf(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs("cmake", "gcc", "make")
 def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
     """The project builds through its Makefile, and every kernel agrees over the line."""
-    assert BOARDS == ("esp32", "esp32-c6", "esp32-p4", "esp32-s3")
+    assert BOARDS == ("esp32", "esp32-c6", "esp32-h2", "esp32-p4", "esp32-s2", "esp32-s3")
     program = microc.compile(digits.INT8, board=load_board("esp32-s3"))
     project = open_project(program.write(tmp_path / "project"))
     assert not (project.folder / "board" / "linker.ld").exists()
