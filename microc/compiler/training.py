@@ -69,8 +69,9 @@ def learn(
     ``head``: a mapping of the fields of :class:`microc.transform.training.learning.Head` (layers, loss, optimiser ...),
     or the path of a TOML file with a table ``[learn]`` of them. The result has the further inputs ``labels`` and ``rate`` and the
     further output ``loss``. Weights that learn are state. The other outputs are those before the step. A rate of 0
-    changes no weight. ``microc.compile(model, learn=head)`` compiles it with a function for inference alone. Raises
-    UsageError for wrong fields and layers, and UnsupportedError as :func:`gradient` does."""
+    changes no weight. ``microc.compile(model, learn=head)`` compiles it with a function for inference alone.
+    ``plugins``: those whose operators the graph contains. Raises UsageError for wrong fields and layers, and
+    UnsupportedError as :func:`gradient` does."""
     from microc.transform.training.learning import append_learning
 
     validation.as_instance("a graph", graph, Graph, _GRAPH)

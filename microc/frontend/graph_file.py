@@ -119,8 +119,8 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
     """Return the graph without attributes that a file must not dictate.
 
     They are algorithms that an earlier compilation chose, and each attribute ``bound`` of a ``requantize`` that is
-    smaller than the largest possible operand. Raise ModelError if such a bound belongs to a 64-bit operand, which
-    cannot do without a bound."""
+    smaller than the largest possible operand. Raise ModelError if such a bound belongs to an operator that cannot do
+    without a bound: a ``requantize`` of a 64-bit operand, or a ``requantize_floor``."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
@@ -128,12 +128,13 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
         if (
-            node.op == "requantize"
+            node.op in ("requantize", "requantize_floor")
             and attrs["bound"] >= 0
             and _bound_distance_from_zero_point(node, graph, producers) > attrs["bound"]
         ):
-            if attrs["rounding"] == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64":
-                what = f"requantize: got bound={attrs['bound']}, expected a bound that the constants before it give"
+            is_wide = attrs.get("rounding") == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64"
+            if is_wide or node.op == "requantize_floor":
+                what = f"{node.op}: got bound={attrs['bound']}, expected a bound that the constants before it give"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
             attrs["bound"] = -1
         nodes.append(replace(node, attrs=attrs))
@@ -145,7 +146,8 @@ def _bound_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping
 
     The bound follows from the operand's dtype, or, for a convolution or dense layer with constant weights, from the
     weights."""
-    name, zero = node.inputs[0], int(node.attr("input_zero_point"))
+    name = node.inputs[0]
+    zero = int(node.attr("input_zero_point")) if node.op == "requantize" else 0
     producer, (low, high) = producers.get(name), dtypes.int_range(graph.types[name].dtype)
     by_dtype = max(abs(low - zero), abs(high - zero))
     if producer is None or producer.op not in ("conv2d", "dense") or producer.inputs[1] not in graph.consts:

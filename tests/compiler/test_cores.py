@@ -52,7 +52,7 @@ def module_of(model: Path, cores: int, cpu: str) -> Module:
 _MAIN = """
 #include <stdio.h>
 #include "model.h"
-static uint64_t arena[NET_ARENA_SIZE / 8 + 1];
+static uint64_t arena[(NET_ARENA_SIZE + 7) / 8 + 1];
 static uint32_t now(void)
 {
     return 0;

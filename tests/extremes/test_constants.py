@@ -216,3 +216,12 @@ def test_values_without_elements_are_compiled(name: str, shapes: tuple[tuple[int
     arrays = [np.zeros(kind.shape, kind.dtype) for kind in types]
     graph, _ = one_node(get(name), replace(case, attrs=attrs, types=types), arrays)
     microc.compile(graph_file.read_graph_file(to_bytes(graph), "empty.mcg"))
+
+
+def test_a_file_cannot_promise_that_an_input_is_small() -> None:
+    """``requantize_floor`` adds in int32: a bound that the constants before it do not give would let the sum overflow."""
+    definition = get("requantize_floor")
+    case = next(iter(definition.cases()))
+    graph, _ = one_node(definition, case, case_arrays(case))
+    with pytest.raises(ModelError, match="expected a bound that the constants before it give"):
+        graph_file.read_graph_file(to_bytes(graph), "model.mcg", {})
