@@ -15,11 +15,12 @@ from microc.compiler.options import COLOURS, LATE, OPTIONS, READING, RESIZING, m
 from microc.plugin import Plugin
 from microc.schedule.rules import ScheduleRule
 from microc.transform.pass_context import Instrument, Pass
+from microc.transform.training.learning import Head
 from tests.test_options import VALUES
 
 ROOT = Path(microc.__file__).parent
 HINTS: dict[str, Any] = get_type_hints(
-    CompileOptions, localns={each.__name__: each for each in (Plugin, ScheduleRule, Instrument, Pass)}
+    CompileOptions, localns={each.__name__: each for each in (Plugin, ScheduleRule, Instrument, Pass, Head)}
 )
 
 

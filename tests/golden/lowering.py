@@ -25,6 +25,10 @@ def with_a_tail() -> ir.PrimFunc:
     return Schedule(matmul(3, 4, 2)).split("p", (None, 2)).func
 
 
+def with_a_loop_of_two_cores() -> ir.PrimFunc:
+    return Schedule(matmul(5, 4, 2)).distribute("p", 2).func
+
+
 def with_a_cell_too_many() -> ir.PrimFunc:
     """What an intrinsic makes of the last elements: sums of two, one of which is stored."""
     data, out = ir.Buffer("data", (4,), "int32"), ir.Buffer("out", (1,), "int32")
@@ -54,6 +58,7 @@ CASES: Mapping[str, Start] = {
     "blocks": partial(scheduled, "transpose_m4"),
     "simplify": partial(scheduled, "clip_m0"),
     "compact": partial(scheduled, "average_pool_m0"),
+    "distribute": with_a_loop_of_two_cores,
     "hoist": partial(scheduled, "depthwise_m55"),
     "partition": with_a_tail,
     "unswitch": partial(scheduled, "concat_m4"),
