@@ -101,7 +101,7 @@ class ActivationFunction:
     parameters: tuple[str, ...] = ()
 
 
-def _emit_operator(op: str, **attrs: float) -> ActivationFunction:
+def _make_operator_function(op: str, **attrs: float) -> ActivationFunction:
     """Return the activation function that is the single operator ``op``."""
     return ActivationFunction(lambda emit, x: emit(op, x, **attrs))
 
@@ -110,24 +110,24 @@ ACTIVATION_FUNCTIONS: Mapping[str, ActivationFunction] = MappingProxyType(
     {
         "affine": ActivationFunction(emit_affine, ("alpha", "beta")),
         "elu": ActivationFunction(lambda emit, x, alpha: emit("elu", x, alpha=alpha), ("alpha",)),
-        "exp": _emit_operator("exp"),
+        "exp": _make_operator_function("exp"),
         "gelu": ActivationFunction(emit_gelu),
         "hard_sigmoid": ActivationFunction(emit_hard_sigmoid, ("alpha", "beta")),
-        "hard_swish": _emit_operator("hard_swish"),
+        "hard_swish": _make_operator_function("hard_swish"),
         "leaky_relu": ActivationFunction(lambda emit, x, alpha: emit("leaky_relu", x, alpha=alpha), ("alpha",)),
         "linear": ActivationFunction(lambda emit, x: x),
         "mish": ActivationFunction(emit_mish),
-        "relu": _emit_operator("relu"),
-        "relu6": _emit_operator("clip", minimum=0.0, maximum=6.0),
-        "relu_n1_to_1": _emit_operator("clip", minimum=-1.0, maximum=1.0),
+        "relu": _make_operator_function("relu"),
+        "relu6": _make_operator_function("clip", minimum=0.0, maximum=6.0),
+        "relu_n1_to_1": _make_operator_function("clip", minimum=-1.0, maximum=1.0),
         "scaled_tanh": ActivationFunction(emit_scaled_tanh, ("alpha", "beta")),
         "selu": ActivationFunction(emit_selu),
-        "sigmoid": _emit_operator("sigmoid"),
-        "softmax": _emit_operator("softmax", axis=-1),
-        "softplus": _emit_operator("softplus"),
+        "sigmoid": _make_operator_function("sigmoid"),
+        "softmax": _make_operator_function("softmax", axis=-1),
+        "softplus": _make_operator_function("softplus"),
         "softsign": ActivationFunction(emit_softsign),
         "swish": ActivationFunction(emit_swish),
-        "tanh": _emit_operator("tanh"),
+        "tanh": _make_operator_function("tanh"),
         "thresholded_relu": ActivationFunction(emit_thresholded_relu, ("alpha",)),
     }
 )

@@ -100,8 +100,8 @@ def _find_decided_body(node: Node, graph: Graph, consts: Mapping[str, Array]) ->
         return None
     body: Graph = node.attr("then" if consts[node.inputs[0]].any() else "otherwise")
     pairs = [*zip(body.inputs, node.inputs[1:], strict=True), *zip(body.outputs, node.outputs, strict=True)]
-    same = all(body.types[inner].quant == graph.types[outer].quant for inner, outer in pairs if outer)
-    return body if same else None
+    has_same_quants = all(body.types[inner].quant == graph.types[outer].quant for inner, outer in pairs if outer)
+    return body if has_same_quants else None
 
 
 def _inline_body(node: Node, body: Graph, graph: Graph) -> tuple[list[Node], Graph, dict[str, Array]]:
@@ -111,17 +111,16 @@ def _inline_body(node: Node, body: Graph, graph: Graph) -> tuple[list[Node], Gra
     Values of the body get new names. A result that is one of its inputs or constants, or that is listed twice, is
     copied by a ``reshape`` node."""
     types, new_names = dict(graph.types), dict(zip(body.inputs, node.inputs[1:], strict=True))
-    copies: list[Node] = []
+    copies: list[tuple[str, str]] = []
     computed = {name for inner in body.nodes for name in inner.outputs}
     for name, result in zip(body.outputs, node.outputs, strict=True):
         if result and name in computed and name not in new_names:
             new_names[name] = result
         elif result:
-            copies.append(Node("reshape", (name,), (result,), {"shape": body.types[name].shape}, node.loc))
+            copies.append((name, result))
     for name, type_ in body.types.items():
         if name not in new_names:
             new_names[name] = new_value(types, f"{node.outputs[0]}_{name}", type_)
-    copied = [replace(copy, inputs=(new_names[copy.inputs[0]],)) for copy in copies]
     inlined = [
         replace(
             inner,
@@ -130,8 +129,12 @@ def _inline_body(node: Node, body: Graph, graph: Graph) -> tuple[list[Node], Gra
         )
         for inner in body.nodes
     ]
+    inlined += [
+        Node("reshape", (new_names[name],), (result,), {"shape": body.types[name].shape}, node.loc)
+        for name, result in copies
+    ]
     consts = {new_names[name]: data for name, data in body.consts.items()}
-    return [*inlined, *copied], replace(graph, types=types), consts
+    return inlined, replace(graph, types=types), consts
 
 
 def _can_fold(graph: Graph, node: Node) -> bool:

@@ -32,18 +32,18 @@ OPTIONAL_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "rnn": ("bias", "lengths"),
 }
 """Operands that may be absent, by operator."""
-SUMS, ACTIVATED = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
+GATE_SUM_QUANT, ACTIVATION_QUANT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
 """Quantisation of a quantised LSTM's sums of gates, and of the results of its activation functions."""
 
 
-def required_operands(op: str) -> tuple[str, ...]:
+def list_required_operands(op: str) -> tuple[str, ...]:
     """Return the names of the operands that every layer of the operator ``op`` has, in order."""
     return ("data", "weights", "recurrent", *STATES[op])
 
 
 def bind_operands(op: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
     """Return the operands of a layer by name. The attribute ``optional`` names those after the required ones."""
-    return dict(zip((*required_operands(op), *attrs["optional"]), operands, strict=False))
+    return dict(zip((*list_required_operands(op), *attrs["optional"]), operands, strict=False))
 
 
 def bind_activation_parameters(attrs: Mapping[str, Any]) -> list[tuple[str, tuple[float, ...]]]:
@@ -144,8 +144,8 @@ class StepBuilder:
         """Append the sums of all gates over the data of this step; return their name."""
         if self.has_input_sums:
             return self.row
-        bias = [self.operand("bias")] if self.has_operand("bias") else []
-        return self.dense(self.row, self.matrix("weights"), *bias)
+        bias = [self.add_operand("bias")] if self.has_operand("bias") else []
+        return self.emit_dense(self.row, self.add_matrix("weights"), *bias)
 
     # ---- Operands.
 
@@ -153,8 +153,8 @@ class StepBuilder:
         """Test whether the layer has the operand with this name."""
         return operand in self.layer.operands
 
-    def operand(self, operand: str) -> str:
-        """Return the name in the body of an operand: a constant, or an input whose value the loop is given."""
+    def add_operand(self, operand: str) -> str:
+        """Add an operand to the body, as a constant or as an input that the loop captures; return its name."""
         name, type_ = self.layer.operands[operand], self.layer.type(operand)
         if name in self.layer.graph.consts:
             stem = "weights" if operand in ("weights", "recurrent") else operand
@@ -162,9 +162,9 @@ class StepBuilder:
         self.captured.append(name)
         return self.body.add_input(operand, type_)
 
-    def matrix(self, operand: str) -> str:
-        """Return the name in the body of a matrix of weights. Integer weights of float data are dequantised."""
-        weights = self.operand(operand)
+    def add_matrix(self, operand: str) -> str:
+        """Add a matrix of weights to the body; return its name. Integer weights of float data are dequantised."""
+        weights = self.add_operand(operand)
         quant = self.body.types[weights].quant
         if quant is None or not self.layer.is_float:
             return weights
@@ -172,14 +172,15 @@ class StepBuilder:
         self._dequantised.add(real)
         return real
 
-    def operand_in_parts(self, operand: str, row_count: int) -> tuple[str, str]:
-        """Return the first ``row_count`` rows of an operand, and its other rows. Those of a constant are constants."""
+    def split_operand(self, operand: str, row_count: int) -> tuple[str, str]:
+        """Add the first ``row_count`` rows of an operand and its other rows; return both names. Rows of a constant are
+        constants."""
         shape = self.layer.type(operand).shape
         data = self.layer.graph.consts.get(self.layer.operands[operand])
         if data is not None:
             first, second = (self.body.add_constant("weights", part) for part in np.split(data, [row_count]))
             return first, second
-        whole, strides = self.operand(operand), (1,) * len(shape)
+        whole, strides = self.add_operand(operand), (1,) * len(shape)
         begin, middle = (0,) * len(shape), (row_count, *(0,) * (len(shape) - 1))
         first = self.body.emit("slice", (whole,), begin=begin, end=(row_count, *shape[1:]), strides=strides)
         return first, self.body.emit("slice", (whole,), begin=middle, end=shape, strides=strides)
@@ -195,20 +196,20 @@ class StepBuilder:
             attrs = {"rounding": Rounding.NONE, **attrs}
         return self.body.emit(op, names, None, "", **attrs)
 
-    def quantised(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
+    def emit_quantised(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
         """Append an operator; its result is quantised by ``quant`` unless the step is computed in floats."""
         if self.layer.is_float:
             return self.apply(op, *inputs)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
 
-    def dense(self, rows: str, weights: str, *bias: str) -> str:
+    def emit_dense(self, rows: str, weights: str, *bias: str) -> str:
         """Append the dense layer that computes the sums of gates. With the attribute ``dynamic``, rows are quantised at
         run time."""
         if (dynamic := self.layer.attr("dynamic")) and weights in self._dequantised:
             return self.body.emit("dense", (rows, weights, *bias), rounding=Rounding.NONE, dynamic=dynamic)
-        return self.quantised("dense", (rows, weights, *bias), SUMS)
+        return self.emit_quantised("dense", (rows, weights, *bias), GATE_SUM_QUANT)
 
-    def sum(self, a: str, b: str, quant: Quant, limit: float = 0.0) -> str:
+    def emit_sum(self, a: str, b: str, quant: Quant, limit: float = 0.0) -> str:
         """Append the sum of two values, clamped to +- ``limit`` unless it is 0.
 
         Quantised values are added as stored integers, and the sum saturates to int16."""
@@ -237,7 +238,7 @@ class StepBuilder:
         ``clip`` unless ``has_clip`` is False."""
         name, parameters = self.functions[position]
         if not self.layer.is_float:
-            return self.quantised(name, (value,), ACTIVATED)
+            return self.emit_quantised(name, (value,), ACTIVATION_QUANT)
         if has_clip:
             value = self.clip(value, self.layer.attr("clip"))
         return ACTIVATION_FUNCTIONS[name].emit(self.apply, value, *parameters)
@@ -249,7 +250,7 @@ class StepBuilder:
         zero."""
         row = new_states[0]
         if self.has_operand("lengths"):
-            lengths = self.body.emit("cast", (self.operand("lengths"),), dtype="int32")
+            lengths = self.body.emit("cast", (self.add_operand("lengths"),), dtype="int32")
             time = self.iteration
             if self.layer.attr("backwards"):
                 last = self.body.add_constant("last", np.array(self.layer.step_count - 1, np.int32))
@@ -270,8 +271,8 @@ class StepBuilder:
 
 def _emit_rnn_step(step: StepBuilder) -> tuple[str, ...]:
     """Emit h' = f(W x + R h + b); return the new hidden state."""
-    sums = step.emit_input_sums()
-    return (step.activate(0, step.sum(sums, step.dense(step.states[0], step.matrix("recurrent")), SUMS)),)
+    sums, products = step.emit_input_sums(), step.emit_dense(step.states[0], step.add_matrix("recurrent"))
+    return (step.activate(0, step.emit_sum(sums, products, GATE_SUM_QUANT)),)
 
 
 def _emit_gru_step(step: StepBuilder) -> tuple[str, ...]:
@@ -280,8 +281,8 @@ def _emit_gru_step(step: StepBuilder) -> tuple[str, ...]:
     input_sums = step.emit_input_sums()
     names = ["recurrent", *(["recurrent_bias"] if step.has_operand("recurrent_bias") else [])]
     # If the reset gate multiplies the hidden state, the candidate (the last gate) has a product of its own.
-    parts = [(step.operand(name), "") if is_linear else step.operand_in_parts(name, 2 * units) for name in names]
-    sums = step.dense(hidden, *(first for first, _ in parts))
+    parts = [(step.add_operand(name), "") if is_linear else step.split_operand(name, 2 * units) for name in names]
+    sums = step.emit_dense(hidden, *(first for first, _ in parts))
     z, r = (
         step.activate(0, step.apply("add", step.slice_gate(input_sums, gate), step.slice_gate(sums, gate)))
         for gate in "zr"
@@ -289,7 +290,7 @@ def _emit_gru_step(step: StepBuilder) -> tuple[str, ...]:
     if is_linear:
         reset = step.apply("mul", r, step.slice_gate(sums, "n"))
     else:
-        reset = step.dense(step.apply("mul", r, hidden), *(second for _, second in parts))
+        reset = step.emit_dense(step.apply("mul", r, hidden), *(second for _, second in parts))
     candidate = step.activate(1, step.apply("add", step.slice_gate(input_sums, "n"), reset))
     new_part = step.apply("mul", step.apply("sub", 1.0, z), candidate)
     return (step.apply("add", new_part, step.apply("mul", z, hidden)),)
@@ -298,14 +299,14 @@ def _emit_gru_step(step: StepBuilder) -> tuple[str, ...]:
 def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
     """Emit c' = clip(f c + i g), h' = o tanh(c') and its projection; return the new hidden state and cell state."""
     hidden, cell = step.states
-    layer, cell_quant = step.layer, step.layer.type("cell").quant or ACTIVATED
+    layer, cell_quant = step.layer, step.layer.type("cell").quant or ACTIVATION_QUANT
     sums = step.emit_input_sums()
-    sums = step.sum(sums, step.dense(hidden, step.matrix("recurrent")), SUMS)
+    sums = step.emit_sum(sums, step.emit_dense(hidden, step.add_matrix("recurrent")), GATE_SUM_QUANT)
 
     def emit_gate(gate: str, cell_state: str) -> str:
         value = step.slice_gate(sums, gate)
         if step.has_operand(f"peephole_{gate}"):
-            value = step.apply("add", value, step.apply("mul", step.operand(f"peephole_{gate}"), cell_state))
+            value = step.apply("add", value, step.apply("mul", step.add_operand(f"peephole_{gate}"), cell_state))
         return step.activate(0, value)
 
     gates = {gate: emit_gate(gate, cell) for gate in "if" if gate in layer.gates}
@@ -315,15 +316,15 @@ def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
     # A gate that has no weights is coupled to the other.
     enter = gates["i"] if "i" in gates else step.apply("sub", 1.0, gates["f"])
     forget = gates["f"] if "f" in gates else step.apply("sub", 1.0, gates["i"])
-    kept, new = (step.quantised("mul", pair, cell_quant) for pair in ((forget, cell), (enter, candidate)))
-    cell = step.sum(kept, new, cell_quant, layer.attr("cell_clip"))
+    kept, new = (step.emit_quantised("mul", pair, cell_quant) for pair in ((forget, cell), (enter, candidate)))
+    cell = step.emit_sum(kept, new, cell_quant, layer.attr("cell_clip"))
     bent = step.activate(2, cell, has_clip=False)
     leave = gates["o"] if "o" in gates else emit_gate("o", cell)
     hidden_type = layer.type("hidden")
-    hidden = step.quantised("mul", (bent, leave), hidden_type.quant or ACTIVATED, hidden_type.dtype)
+    hidden = step.emit_quantised("mul", (bent, leave), hidden_type.quant or ACTIVATION_QUANT, hidden_type.dtype)
     if step.has_operand("projection"):
-        bias = (step.operand("projection_bias"),) if step.has_operand("projection_bias") else ()
-        projected = step.dense(hidden, step.matrix("projection"), *bias)
+        bias = (step.add_operand("projection_bias"),) if step.has_operand("projection_bias") else ()
+        projected = step.emit_dense(hidden, step.add_matrix("projection"), *bias)
         hidden = step.clip(projected, layer.attr("projection_clip"))
     return hidden, cell
 
@@ -378,27 +379,25 @@ class ReferenceStep:
         return (self.activate(0, sums),)
 
     def _compute_gru(self, x: Array, hidden: Array) -> tuple[Array, ...]:
-        of_data, of_state = (
-            self.multiply(x, "weights", "bias"),
-            self.multiply(hidden, "recurrent", "recurrent_bias"),
-        )
-        z, r = (self.activate(0, of_data[gate] + of_state[gate]) for gate in "zr")
+        data_sums = self.multiply(x, "weights", "bias")
+        state_sums = self.multiply(hidden, "recurrent", "recurrent_bias")
+        z, r = (self.activate(0, data_sums[gate] + state_sums[gate]) for gate in "zr")
         if self.attrs["linear_before_reset"]:
-            reset = r * of_state["n"]
+            reset = r * state_sums["n"]
         else:
             reset = self.multiply(r * hidden, "recurrent", "recurrent_bias")["n"]
-        return ((1.0 - z) * self.activate(1, of_data["n"] + reset) + z * hidden,)
+        return ((1.0 - z) * self.activate(1, data_sums["n"] + reset) + z * hidden,)
 
     def _compute_lstm(self, x: Array, hidden: Array, cell: Array) -> tuple[Array, ...]:
-        of_data, of_state = self.multiply(x, "weights", "bias"), self.multiply(hidden, "recurrent", "")
+        data_sums, state_sums = self.multiply(x, "weights", "bias"), self.multiply(hidden, "recurrent", "")
 
         def gate(name: str, cell_state: Array) -> Array:
             peephole = self.operands.get(f"peephole_{name}", 0.0)
-            return self.activate(0, of_data[name] + of_state[name] + peephole * cell_state)
+            return self.activate(0, data_sums[name] + state_sums[name] + peephole * cell_state)
 
         enter = gate("i", cell) if "i" in self.gates else 1.0 - gate("f", cell)
         forget = gate("f", cell) if "f" in self.gates else 1.0 - enter
-        cell = self.clip(forget * cell + enter * self.activate(1, of_data["g"] + of_state["g"]), "cell_clip")
+        cell = self.clip(forget * cell + enter * self.activate(1, data_sums["g"] + state_sums["g"]), "cell_clip")
         hidden = gate("o", cell) * self.activate(2, cell, has_clip=False)
         if "projection" in self.operands:
             projected = hidden @ self.operands["projection"].T + self.operands.get("projection_bias", 0.0)

@@ -44,7 +44,7 @@ from microc.ops.recurrent.cells import (
     StepBuilder,
     bind_activation_parameters,
     bind_operands,
-    required_operands,
+    list_required_operands,
 )
 from microc.ops.registry import Case, Legalized, OpDef
 
@@ -80,7 +80,7 @@ def _infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType])
         )
     if data.dtype != "float32" and not _is_plain(attrs):
         raise ModelError(f"{op}: got options of cells with {data.dtype} data, expected float32 data")
-    for name, (shape, allowed) in _expected_types(op, attrs, operand_types).items():
+    for name, (shape, allowed) in _derive_expected_types(op, attrs, operand_types).items():
         type_ = operand_types[name]
         if type_.shape != shape or type_.dtype not in allowed:
             raise ModelError(f"{op}: {name}: got {type_.dtype} {type_.shape}, expected {' or '.join(allowed)} {shape}")
@@ -95,11 +95,11 @@ def _infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 def _check_attributes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> None:
     """Raise ModelError if the names of optional operands or of activation functions are invalid."""
-    optional, extra_count = attrs["optional"], len(types) - len(required_operands(op))
+    optional, extra_count = attrs["optional"], len(types) - len(list_required_operands(op))
     if not set(optional) <= set(OPTIONAL_OPERANDS[op]) or not 0 <= extra_count <= len(optional):
         raise ModelError(
-            f"{op}: got {len(types)} operands, the last of which are {optional}, expected "
-            f"{', '.join(required_operands(op))}, then some of {', '.join(OPTIONAL_OPERANDS[op])}"
+            f"{op}: got {len(types)} operands with the optional ones {optional}, expected "
+            f"{', '.join(list_required_operands(op))}, then some of {', '.join(OPTIONAL_OPERANDS[op])}"
         )
     functions = attrs["activations"]
     unknown = [name for name in functions if name not in ACTIVATION_FUNCTIONS]
@@ -121,7 +121,7 @@ def _is_plain(attrs: Mapping[str, Any]) -> bool:
     return is_plain_cell and set(attrs["optional"]) <= {"bias"}
 
 
-def _expected_types(
+def _derive_expected_types(
     op: str, attrs: Mapping[str, Any], operand_types: Mapping[str, TensorType]
 ) -> dict[str, tuple[tuple[int, ...], tuple[str, ...]]]:
     """Return the shape and the dtypes that each operand but the data must have, given the data, the weights' rows and
@@ -287,7 +287,7 @@ def _make_case(
         "lengths": (batch,),
         **{f"peephole_{gate}": (units,) for gate in "ifo"},
     }
-    operands = (*required_operands(op), *optional)
+    operands = (*list_required_operands(op), *optional)
     types = tuple(TensorType(shapes[k], "int32" if k == "lengths" else "float32") for k in operands)
     lengths = np.linspace(1, steps, batch).astype(np.int32)
     consts = () if computed else tuple(k for k, n in enumerate(operands) if n not in ("data", "lengths", *STATES[op]))
@@ -324,7 +324,7 @@ def _make_rnn_test_cases() -> Iterable[Case]:
     yield _make_case("rnn", (2, 3, 3, 2), ("lengths",), time_major=True, backwards=True, activations=("relu",))
 
 
-_OPTIONAL_DOC = "names of the operands behind the others, as far as there are some: "
+_OPTIONAL_DOC = "names of the optional operands, in order; the last may be absent; some of "
 
 
 def _declare_attributes(op: str, **more: Attribute) -> Mapping[str, Attribute]:
@@ -339,7 +339,7 @@ def _declare_attributes(op: str, **more: Attribute) -> Mapping[str, Attribute]:
         **gates,
         "activations": names("of the gates, of the candidate and of the cell, by name", _ACTIVATIONS[op]),
         "activation_parameters": numbers("parameters of the activation functions, one after the other", ()),
-        "clip": real("what arguments of activation functions are held within; 0: nothing", 0.0),
+        "clip": real("limit of the arguments of activation functions; 0: none", 0.0),
         **more,
         **SURFACE,
     }
@@ -356,7 +356,7 @@ def _define(op: str, cases: Any, **attrs: Attribute) -> OpDef:
         expand=expand_layer,
         unroll=unroll_layer,
         macs=partial(_count_macs, op),
-        operand_names=(*required_operands(op), *OPTIONAL_OPERANDS[op]),
+        operand_names=(*list_required_operands(op), *OPTIONAL_OPERANDS[op]),
     )
 
 
@@ -364,8 +364,8 @@ OPERATORS: tuple[OpDef, ...] = (
     _define(
         "lstm",
         _make_lstm_test_cases,
-        cell_clip=real("what the cell is held within, as a real number; 0: nothing", 0.0),
-        projection_clip=real("what the projected state is held within; 0: nothing", 0.0),
+        cell_clip=real("limit of the cell state, as a real number; 0: none", 0.0),
+        projection_clip=real("limit of the projected state; 0: none", 0.0),
         dynamic=DYNAMIC,
     ),
     _define(

@@ -55,12 +55,12 @@ class LoopBodyBuilder:
         """Append a copy of ``node`` whose results have new names; return these names.
 
         ``result_types``: types of the results."""
-        made = tuple(
+        result_names = tuple(
             new_value(self.types, name, tensor_type)
             for name, tensor_type in zip(node.outputs, result_types, strict=True)
         )
-        self._nodes.append(replace(node, outputs=made))
-        return made
+        self._nodes.append(replace(node, outputs=result_names))
+        return result_names
 
     def build_graph_with_value_names(self, graph_name: str, output_values: Sequence[str]) -> Graph:
         """Return the graph; its outputs are the values ``output_values``, under their own names."""
@@ -70,9 +70,9 @@ class LoopBodyBuilder:
 
     def build_graph(self, graph_name: str, outputs: Mapping[str, str]) -> Graph:
         """Return the graph; ``outputs`` maps the name of each output to the value that it returns."""
-        made = []
+        names: list[str] = []
         for label, value in outputs.items():
-            made.append(new_value(self.types, label, self.types[value]))
+            names.append(new_value(self.types, label, self.types[value]))
             shape = self.types[value].shape
-            self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
-        return self.build_graph_with_value_names(graph_name, made)
+            self._nodes.append(Node("reshape", (value,), (names[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
+        return self.build_graph_with_value_names(graph_name, names)
