@@ -154,10 +154,11 @@ def identify_by_content(data: bytes) -> ForeignFormat | None:
     with the names of members of a zip archive. Return None if nothing matches."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
-    if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+    start = data[:HTML_PREFIX_BYTES].lstrip()
+    if start.lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
     for first, key, foreign in KEYS:
-        if data[:HTML_PREFIX_BYTES].lstrip().startswith(first) and key in data:
+        if start.startswith(first) and key in data:
             return foreign
     return next((foreign for at, word, foreign in SIGNATURES if data[at : at + len(word)] == word), None)
 

@@ -53,7 +53,7 @@ class OperatorContext(OperatorReader, Emitter, Protocol):
         """Raise ModelError: the model is invalid because of ``what``."""
         raise ModelError(what, where=self.where)
 
-    def refuse_computed(self, description: str) -> NoReturn:
+    def refuse_computed_operand(self, description: str) -> NoReturn:
         """Raise UnsupportedError: the operand that ``description`` names is computed, but must be a constant."""
         self.refuse(f"{description}: got a computed tensor, expected a constant", self.constant_hint)
 
@@ -67,13 +67,13 @@ class OperatorContext(OperatorReader, Emitter, Protocol):
         """Return the data of an input; raise UnsupportedError unless it is constant."""
         data = self.value(input_key).constant
         if data is None:
-            self.refuse_computed(self.describe_input(input_key))
+            self.refuse_computed_operand(self.describe_input(input_key))
         return data
 
     def data(self, value: Value) -> Array:
         """Return the data of a value; raise UnsupportedError unless it is constant."""
         if value.constant is None:
-            self.refuse_computed(repr(str(value)))
+            self.refuse_computed_operand(repr(str(value)))
         return value.constant
 
     def constant_number(self, input_key: Any) -> float:

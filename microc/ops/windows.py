@@ -23,7 +23,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-def same_padding(extent: int, window: int, stride: int, dilation: int = 1) -> tuple[int, int]:
+def compute_same_padding_of_axis(extent: int, window: int, stride: int, dilation: int = 1) -> tuple[int, int]:
     """Return the padding of an axis by the scheme SAME of TFLite, ONNX and Keras: the smaller and the larger half, in
     elements.
 

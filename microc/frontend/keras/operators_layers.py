@@ -13,7 +13,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.frontend.keras.context import Converter, LayerContext
 from microc.graph.ir import Attr
-from microc.ops.windows import same_padding
+from microc.ops.windows import compute_same_padding_of_axis
 
 # ---- Converters of dense layers, convolutions, pools, normalisations by learned statistics, activations and Embedding.
 
@@ -42,7 +42,10 @@ def _resolve_window_padding(
         case "causal":
             return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
         case "same":
-            pairs = [same_padding(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
+            pairs = [
+                compute_same_padding_of_axis(*numbers)
+                for numbers in zip(extents, kernel, strides, dilation, strict=True)
+            ]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
             layer.refuse(f"padding: got {other!r}, expected 'valid', 'same' or 'causal'", "use valid or same")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar, NoReturn, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -179,10 +179,6 @@ class OpContext(OperatorContext):
     def shape(self, input_index: int) -> tuple[int, ...]:
         """Return the shape of input ``input_index``."""
         return self.type(self.value(input_index)).shape
-
-    def refuse_computed(self, description: str) -> NoReturn:
-        """Raise UnsupportedError: the operand that ``description`` names is computed, but must be a constant."""
-        self.refuse(f"{description} is computed at run time, expected a constant", self.constant_hint)
 
     def describe_input(self, input_key: int) -> str:
         """Return the index and name of an input, for error messages."""

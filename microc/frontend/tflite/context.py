@@ -30,7 +30,7 @@ from microc.frontend.tflite.file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Ties
-from microc.ops.windows import same_padding
+from microc.ops.windows import compute_same_padding_of_axis
 
 # ---- Context of one TFLite operator: its operands and options in the file, and functions that append nodes to the graph.
 #
@@ -469,7 +469,7 @@ def compute_same_padding(
     An odd number of elements of an axis is split with the smaller half before the data. Source: TFLite ``padding.h``,
     ComputePaddingWithOffset."""
     rows = zip(data_extents, window_extents, strides, dilation, strict=True)
-    (top, bottom), (left, right) = (same_padding(*row) for row in rows)
+    (top, bottom), (left, right) = (compute_same_padding_of_axis(*row) for row in rows)
     return (top, left, bottom, right)
 
 

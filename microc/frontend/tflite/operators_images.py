@@ -37,7 +37,7 @@ from microc.frontend.tflite.operators_layers import (
     get_dynamic_attrs,
 )
 from microc.graph.ir import Attr
-from microc.ops.windows import same_padding
+from microc.ops.windows import compute_same_padding_of_axis
 
 CONVERTERS = ConverterTable()
 
@@ -293,7 +293,7 @@ def _resolve_volume_padding(
 
     Three numbers of elements before the data (depth, height, width), then three numbers after the data."""
     rows = zip(data_extents, window_extents, options.strides, options.dilation, strict=True)
-    pairs = [(0, 0) if options.padding else same_padding(*row) for row in rows]
+    pairs = [(0, 0) if options.padding else compute_same_padding_of_axis(*row) for row in rows]
     return (*(before for before, _ in pairs), *(after for _, after in pairs))
 
 

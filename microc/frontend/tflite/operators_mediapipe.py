@@ -24,7 +24,7 @@ from microc.frontend.tflite.context import (
 from microc.frontend.tflite.operators_layers import Bias, Filter, Image, emit_weights, flatten_bias
 from microc.graph.ir import Attr, Graph
 from microc.ops.attributes import Rounding
-from microc.ops.windows import same_padding
+from microc.ops.windows import compute_same_padding_of_axis
 
 CONVERTERS = ConverterTable()
 
@@ -508,7 +508,7 @@ def convert_transpose_conv_with_bias(context: OpContext, data: Image, weights: F
     if depth != shape[3]:
         context.broken(f"weights: got {depth} input channels, expected {shape[3]}, the data's channels")
     rows = zip(shape[1:3], window, strides, strict=True)
-    pairs = [same_padding(*row) if scheme == _SAME else (0, 0) for row in rows]
+    pairs = [compute_same_padding_of_axis(*row) if scheme == _SAME else (0, 0) for row in rows]
     padding = (*(before for before, _ in pairs), *(after for _, after in pairs))
     attrs: Mapping[str, Attr] = {"strides": strides, "padding": padding, "activation": ""}
     kernel = emit_weights(context, weights, channel_axis=0)

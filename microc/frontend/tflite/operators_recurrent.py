@@ -306,8 +306,9 @@ class LstmOperands:
     @property
     def output_width(self) -> int:
         """Number of units of the hidden state: rows of the projection, or units of the cell."""
-        is_projected = self.projection is not None and self.projection.rank > 0
-        return self.projection.shape[0] if self.projection is not None and is_projected else self.unit_count
+        if self.projection is None or not self.projection.rank:
+            return self.unit_count
+        return self.projection.shape[0]
 
     @property
     def input_weights(self) -> list[Value]:
@@ -319,8 +320,9 @@ class LstmOperands:
     def recurrent_weights(self) -> list[Value]:
         """Weights of the state, of the gates that have weights of the data."""
         rest = [self.recurrent_to_forget, self.recurrent_to_cell, self.recurrent_to_output]
-        has_input_gate = self.input_to_input is not None and self.recurrent_to_input is not None
-        return [self.recurrent_to_input, *rest] if has_input_gate and self.recurrent_to_input is not None else rest
+        if self.input_to_input is None or self.recurrent_to_input is None:
+            return rest
+        return [self.recurrent_to_input, *rest]
 
     @property
     def biases(self) -> list[Value | None]:

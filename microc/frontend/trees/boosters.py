@@ -19,7 +19,7 @@ from microc.frontend.trees.ensembles import (
     MOST_TARGETS,
     Ensemble,
     LinearModel,
-    category_bounds,
+    compute_category_bounds,
     parse_integers,
     parse_reals,
     replace_categorical_splits,
@@ -166,7 +166,7 @@ def _read_lightgbm_categories(
         set_index = int(parse_integers([number], where, "'threshold' of a categorical split", 0, sets - 1)[0])
         bit_field = words[int(ends[set_index]) : int(ends[set_index + 1])].astype("<u4").view(np.uint8)
         categories = np.flatnonzero(np.unpackbits(bit_field, bitorder="little"))
-        bounds[node] = category_bounds(categories, where, truncates=True)
+        bounds[node] = compute_category_bounds(categories, where, truncates=True)
     return bounds
 
 
@@ -447,7 +447,7 @@ def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, w
     split_types = parse_integers(tree_json.get("split_type", [0] * len(left_children)), where, "split_type", 0, 1)
     category_nodes = np.flatnonzero((split_types == 1) & (left_children >= 0))
     categories_of_node = {
-        int(node): category_bounds(all_categories[begin : begin + count], where)
+        int(node): compute_category_bounds(all_categories[begin : begin + count], where)
         for node, begin, count in zip(nodes, begins, counts, strict=True)
     }
     if set(category_nodes.tolist()) != set(categories_of_node):

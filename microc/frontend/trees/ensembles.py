@@ -171,7 +171,7 @@ class _CategoricalSplitReplacer:
         )
 
 
-def category_bounds(categories: Array, where: str, *, truncates: bool = False) -> list[float]:
+def compute_category_bounds(categories: Array, where: str, *, truncates: bool = False) -> list[float]:
     """Return the bounds of all runs of consecutive categories: for each run its first category, and its last category +
     1. Categories are integers of at least 0.
 

@@ -192,8 +192,8 @@ def convert_ensemble(
 ) -> Graph:
     """Convert a tree ensemble or a linear booster to a graph.
 
-    ``input_shape``: (rows, features). ``classes``: labels of a classifier, by default those of the
-    ensemble. For the other arguments see :func:`read_estimator`."""
+    ``input_shape``: (rows, features). ``classes``: labels of a classifier, by default those of the ensemble. For the
+    other arguments see :func:`read_estimator`."""
     builder = GraphBuilder(file_name)
     quant = None
     classes = ensemble.classes if classes is None else classes
@@ -209,15 +209,14 @@ def convert_ensemble(
     x = builder.input("input", input_shape, input_dtype, quant)
     builder.at(-1, "trees")
     x = emit_missing_as_nan(builder, x, ensemble.missing)
+    has_integer_leaves = dtypes.is_integer(leaf_dtype)
     if isinstance(ensemble, LinearModel):
         scores = emit_linear_model(builder, x, ensemble)
     else:
         scores = emit_ensemble(builder, x, ensemble, file_name, leaf_dtype)
+        if has_integer_leaves:
+            builder.set_quant(scores, Quant((compute_leaf_scale(ensemble, leaf_dtype),), (0,)))
     classifies = classes is not None or ensemble.post_transform in ("sigmoid", "softmax", "hinge")
-    has_integer_leaves = dtypes.is_integer(leaf_dtype) and isinstance(ensemble, Ensemble)
-    if has_integer_leaves and isinstance(ensemble, Ensemble):
-        scale = compute_leaf_scale(ensemble, leaf_dtype)
-        builder.set_quant(scores, Quant((scale,), (0,)))
     label_scores = scores
     if not has_integer_leaves:
         builder.at(-1, "scores")

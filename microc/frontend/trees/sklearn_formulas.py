@@ -134,10 +134,8 @@ def _convert_histogram_boosting(estimator: Any) -> Ensemble:
 def _convert_histogram_tree(estimator: Any, predictor: Any, result_index: int) -> Tree:
     """Convert one tree of histogram gradient boosting; ``result_index``: index of the result that the tree adds to."""
     nodes, leaf = predictor.nodes, predictor.nodes["is_leaf"].astype(bool)
-    is_categorical, missing_left = (
-        nodes["is_categorical"].astype(bool) & ~leaf,
-        nodes["missing_go_to_left"].astype(bool),
-    )
+    is_categorical = nodes["is_categorical"].astype(bool) & ~leaf
+    missing_left = nodes["missing_go_to_left"].astype(bool)
     columns, category_values = _read_histogram_columns(estimator)
     # A category that training has not seen goes where missing values go. The listed values, which replace_categorical_splits
     # sends to the right, are therefore those of the other child, and both children change places if that is the left one.

@@ -212,9 +212,12 @@ class CatBoostModel:
 
     def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         (x,) = arrays
-        if not hasattr(self._model, "predict_proba"):
-            return InferenceResult((np.asarray(self._model.predict(x)),))
-        probabilities = np.asarray(self._model.predict_proba(x))
+        try:
+            if not hasattr(self._model, "predict_proba"):
+                return InferenceResult((np.asarray(self._model.predict(x)),))
+            probabilities = np.asarray(self._model.predict_proba(x))
+        except Exception as error:
+            raise InputsRejected(str(error)) from error
         classes, best = np.asarray(self._model.classes_), probabilities.argmax(axis=1)
         labels = classes[best] if classes.dtype.kind in "iu" else best
         return InferenceResult((labels, probabilities), undecided={0: find_tied_rows(probabilities)})

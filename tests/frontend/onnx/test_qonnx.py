@@ -44,7 +44,7 @@ def read(content: Any) -> Graph:
     return read_onnx(content.SerializeToString(), "net.onnx", {})
 
 
-def quantized(scale: Any, zero: float, bits: int, signed: bool, narrow: bool, mode: str) -> Array:
+def quantize_by_definition(scale: Any, zero: float, bits: int, signed: bool, narrow: bool, mode: str) -> Array:
     """The definition: clip, then round; one signed bit is -1 or 1."""
     levels = X / np.float32(scale) + np.float32(zero)
     low, high = (-(1 << bits - 1) + narrow, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1 - narrow)
@@ -64,7 +64,9 @@ def test_quant(mode: str, bits: int, signed: bool, narrow: bool, scale: Any, zer
     graph = read(model("Quant", [scale, zero, bits], is_constant, signed=signed, narrow=narrow, rounding_mode=mode))
     data = np.zeros_like(X) if is_constant else X
     (output,), _ = evaluate(graph, {graph.inputs[0]: data})
-    np.testing.assert_allclose(output, quantized(scale, zero, bits, signed, narrow, mode), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        output, quantize_by_definition(scale, zero, bits, signed, narrow, mode), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("is_constant", [False, True])

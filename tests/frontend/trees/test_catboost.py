@@ -73,7 +73,7 @@ def test_trees_are_scaled_and_biased(trees: dict[str, Any], expected: list[float
     assert prediction.tolist() == [2 * x + 0.25 for x in expected]
 
 
-def evaluated(graph: Graph, rows: np.ndarray[Any, Any]) -> list[Any]:
+def evaluate_rows(graph: Graph, rows: np.ndarray[Any, Any]) -> list[Any]:
     found = [evaluate(graph, {graph.inputs[0]: row[None]})[0] for row in rows]
     return [np.concatenate([output[k] for output in found]) for k in range(len(graph.outputs))]
 
@@ -82,7 +82,7 @@ def test_several_classes_have_the_labels_of_the_file() -> None:
     tree = {"leaf_values": [1, 2, 3, 6, 5, 4], "splits": [split(0, 0.5)]}
     content = model({"oblivious_trees": [tree]}, "MultiClass", scale_and_bias=[1, [0, 0, 0]])
     content["model_info"]["class_params"] = {"class_names": [7, -1, 3]}
-    label, probabilities = evaluated(read_model_data(written(content), "x.json"), ROWS[:2])
+    label, probabilities = evaluate_rows(read_model_data(written(content), "x.json"), ROWS[:2])
     assert label.tolist() == [3, 7]
     assert np.allclose(
         probabilities, [np.exp([1, 2, 3]) / np.exp([1, 2, 3]).sum(), np.exp([6, 5, 4]) / np.exp([6, 5, 4]).sum()]
@@ -145,7 +145,7 @@ def test_networks_predict_as_catboost(kind: str, options: dict[str, Any]) -> Non
         iterations=5, depth=3, verbose=0, allow_writing_files=False, **options
     )
     estimator.fit(x, target)
-    outputs = evaluated(read_object(estimator), x)
+    outputs = evaluate_rows(read_object(estimator), x)
     expected = [estimator.predict(x)] + ([estimator.predict_proba(x)] if kind == "Classifier" else [])
     for ours, theirs in zip(outputs, expected, strict=True):
         assert np.allclose(ours.reshape(-1), np.ravel(theirs), rtol=2e-6, atol=2e-6)

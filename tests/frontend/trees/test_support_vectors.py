@@ -17,7 +17,7 @@ svm = pytest.importorskip("sklearn.svm")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def fitted(classes: int, kind: str = "SVC", **options: Any) -> tuple[Any, Any]:
+def fit_classifier(classes: int, kind: str = "SVC", **options: Any) -> tuple[Any, Any]:
     rng = np.random.default_rng(classes)
     x = rng.standard_normal((90, 4)).astype(np.float32)
     score = x[:, 0] + x[:, 1] * x[:, 2]
@@ -32,14 +32,14 @@ def fitted(classes: int, kind: str = "SVC", **options: Any) -> tuple[Any, Any]:
     ids=str,
 )
 def test_labels_are_votes_and_probabilities_are_coupled(classes: int, options: dict[str, Any]) -> None:
-    estimator, x = fitted(classes, **options)
+    estimator, x = fit_classifier(classes, **options)
     (label, probabilities), _ = evaluate(read_estimator(estimator, x.shape), {"input": x})
     np.testing.assert_array_equal(label, estimator.predict(x))
     np.testing.assert_allclose(probabilities, estimator.predict_proba(x), atol=2e-5)
 
 
 def test_compiled_networks_compute_as_their_estimators() -> None:
-    estimator, x = fitted(3, "NuSVC", nu=0.3)
+    estimator, x = fit_classifier(3, "NuSVC", nu=0.3)
     library = microc.compile(estimator)
     label, probabilities = library(x[:1])
     assert label.tolist() == estimator.predict(x[:1]).tolist()
@@ -48,4 +48,4 @@ def test_compiled_networks_compute_as_their_estimators() -> None:
 
 def test_broken_ties_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="break_ties=True"):
-        read_estimator(fitted(3, break_ties=True)[0])
+        read_estimator(fit_classifier(3, break_ties=True)[0])

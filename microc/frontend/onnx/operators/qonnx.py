@@ -122,7 +122,7 @@ def convert_trunc(
         out_scale, out_zero_point = context.scalar(out_scale_or_bit_width), context.emit("div", (zero_point, divisor))
         quotient = context.emit("div", (levels, divisor))
         quotient = context.emit("clip", (quotient,), {"minimum": float(integers.low), "maximum": float(integers.high)})
-    _write_reals(context, _emit_rounded(context, quotient, rounding_mode.upper()), out_scale, out_zero_point)
+    _write_reals(context, _emit_rounding(context, quotient, rounding_mode.upper()), out_scale, out_zero_point)
 
 
 def _write_quant(
@@ -147,7 +147,7 @@ def _write_quant(
             rounded = context.emit("where", (is_positive, context.scalar(1.0), context.scalar(-1.0)))
         else:
             bounds = {"minimum": float(integers.low), "maximum": float(integers.high)}
-            rounded = _emit_rounded(context, context.emit("clip", (levels,), bounds), mode)
+            rounded = _emit_rounding(context, context.emit("clip", (levels,), bounds), mode)
         _write_reals(context, rounded, scale, zero_point)
     else:
         if (integers.low, integers.high) != dtypes.int_range(integers.dtype):
@@ -230,7 +230,7 @@ def _write_reals(context: OpContext, levels: Value, scale: Value, zero_point: Va
     context.result("mul", (difference, scale))
 
 
-def _emit_rounded(context: OpContext, levels: Value, mode: str) -> Value:
+def _emit_rounding(context: OpContext, levels: Value, mode: str) -> Value:
     """Emit ``levels`` rounded to integers by the rounding mode ``mode`` of QONNX."""
     plain = {"ROUND": "round", "HALF_EVEN": "round", "CEIL": "ceil", "FLOOR": "floor"}
     if mode in plain:

@@ -15,7 +15,7 @@ from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
 from microc.frontend.signature import Ints, Rank, SameDtype, Value
 from microc.graph.ir import Attr
-from microc.ops.windows import same_padding
+from microc.ops.windows import compute_same_padding_of_axis
 
 CONVERTERS = ConverterTable()
 
@@ -101,7 +101,7 @@ def make_spatial_window(
     for k, (size, taps, stride, step) in enumerate(zip(data_extents, kernel_shape, strides, dilation, strict=True)):
         span = (taps - 1) * step + 1
         if mode.startswith("SAME"):
-            smaller, larger = same_padding(size, span, stride)
+            smaller, larger = compute_same_padding_of_axis(size, span, stride)
             before[k], after[k] = (smaller, larger) if mode == "SAME_UPPER" else (larger, smaller)
         elif mode == "VALID":
             before[k] = after[k] = 0
