@@ -82,6 +82,11 @@ class TensorType:
     def nbytes(self) -> int:
         return self.size * dtypes.nbytes(self.dtype)
 
+    @property
+    def is_quantised(self) -> bool:
+        """True if the values are integers that represent reals by a scale and zero point."""
+        return self.quant is not None and dtypes.is_integer(self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

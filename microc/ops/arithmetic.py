@@ -299,7 +299,7 @@ def is_quantised(node: Node, graph: Graph) -> bool:
     """Test whether a node is quantised: its outputs and its :func:`quantisation_operands` are integers with scale and
     zero point."""
     names = (*quantisation_operands(node), *node.outputs)
-    return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
+    return all(graph.types[name].is_quantised for name in names)
 
 
 # ---- Legalisations shared by several families: splitting off a fused activation, and computing a quantised operator in floats.

@@ -59,10 +59,7 @@ class CheckedNode:
     def quantised(self) -> bool:
         """True for a quantised operator that is not yet legalised. The operators that replace it are checked in its
         place."""
-        operand_types = (self.types[0], *self.results)
-        return all(
-            tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype) for tensor_type in operand_types
-        )
+        return all(tensor_type.is_quantised for tensor_type in (self.types[0], *self.results))
 
 
 Bound = int | Callable[[CheckedNode], int]

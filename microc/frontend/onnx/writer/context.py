@@ -280,7 +280,7 @@ class NodeContext:
 
     def _is_dequantised(self, operand_index: int) -> bool:
         """Test whether the ONNX operator reads an operand as dequantised reals."""
-        return self.is_quantised and is_quantised_type(self.operand_type(operand_index))
+        return self.is_quantised and self.operand_type(operand_index).is_quantised
 
     def operand_name(self, operand_index: int = 0) -> str:
         """Return the ONNX name of an operand, dequantised and with channels first if this operator reads it like
@@ -443,7 +443,7 @@ class NodeContext:
             limits = [self.builder.share_initializer("bound", np.array(bound, dtype)) for bound in bounds]
             clamp.append((code, limits, {}))
         kind = self.result_type
-        if not self.is_quantised or not is_quantised_type(kind):
+        if not self.is_quantised or not kind.is_quantised:
             return clamp
         assert kind.quant is not None
         quantize: Step = ("QuantizeLinear", self._share_result_scale_and_zero_point(kind.quant), {})
@@ -467,8 +467,3 @@ class NodeContext:
 
 OpWriter = Callable[[NodeContext], None]
 """Function that writes one operator of microc's graph as ONNX operators."""
-
-
-def is_quantised_type(tensor_type: TensorType) -> bool:
-    """Test whether values of ``tensor_type`` are integers that represent reals by a scale and zero point."""
-    return tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype)

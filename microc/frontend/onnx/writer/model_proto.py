@@ -21,7 +21,6 @@ from microc.frontend.onnx.writer.context import (
     NodeContext,
     OnnxGraphWriter,
     OpWriter,
-    is_quantised_type,
     make_value_info,
 )
 from microc.graph.ir import Graph, Node
@@ -123,7 +122,7 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
     compared = node.op in COMPARED
     names = [name for name in (*quantisation_operands(node), *(() if compared else node.outputs)) if name]
     types = [graph.types[name] for name in names]
-    if not all(map(is_quantised_type, types)) or node.attrs.get("rounding") == "":
+    if not all(tensor_type.is_quantised for tensor_type in types) or node.attrs.get("rounding") == "":
         return False
     definition = registry.get(node.op)
     same_quantisation = len({(type_.quant, type_.dtype) for type_ in types}) == 1 and dtypes.nbytes(types[0].dtype) <= 2

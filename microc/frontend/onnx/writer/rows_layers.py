@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.writer.context import QUANTISED, NodeContext, OpWriter, is_quantised_type
+from microc.frontend.onnx.writer.context import QUANTISED, NodeContext, OpWriter
 from microc.graph.ir import Quant
 
 # ---- Convolutions. ONNX has channels first: data, weights and results with channels last are transposed.
@@ -127,7 +127,7 @@ def _write_transposed_weights(context: NodeContext) -> str:
         return grouped.transpose(0, 4, 1, 2, 3).reshape(groups * depth, outputs // groups, height, width)
 
     quant = type_.quant
-    if not context.is_quantised or quant is None or not is_quantised_type(type_):
+    if not context.is_quantised or quant is None or not type_.is_quantised:
         return context.add_initializer(reorder_weights(data), "weight")
     if quant.axis is not None and groups > 1:
         shape = (outputs, 1, 1, 1)
@@ -381,7 +381,7 @@ def write_quantize(context: NodeContext) -> None:
         )
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
     first = quant.axis is None and context.in_layout_of_operands().is_channels_first
-    data = builder.get_onnx_name(node.inputs[0], is_quantised_type(context.operand_type()), first)
+    data = builder.get_onnx_name(node.inputs[0], context.operand_type().is_quantised, first)
     parameters = builder.share_scale_and_zero_point(quant, dtype, node.outputs[0])
     quantised_name = builder.make_onnx_name(node.outputs[0], first)
     builder.record_onnx_name(
