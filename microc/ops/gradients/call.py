@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -208,8 +207,3 @@ Gradients = Sequence[Value | None]
 """Gradients of the operands of a node, in their order. Operands behind the last one have none."""
 GradientRule = Callable[[GradientCall], Gradients]
 """Function that appends the nodes of a node's gradients to the graph under construction."""
-
-
-def count_elements(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """Return the number of elements along ``axes``."""
-    return prod(shape[axis] for axis in axes)

@@ -74,7 +74,7 @@ def build_layer_norm_gradient(call: GradientCall) -> Gradients:
 
 
 LEAST_NORM = 1e-6
-"""Least norm by which ``l2_normalize`` divides, as in its reference."""
+"""Least norm by which ``l2_normalize`` divides a row."""
 
 
 def build_l2_normalize_gradient(call: GradientCall) -> Gradients:

@@ -45,7 +45,7 @@ from microc.ops.constants import (
     make_zero_point_range_check,
     stored_range_error_message,
 )
-from microc.ops.gradients.reduction import build_l2_normalize_gradient, build_layer_norm_gradient
+from microc.ops.gradients.reduction import LEAST_NORM, build_l2_normalize_gradient, build_layer_norm_gradient
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -56,8 +56,6 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 # Sources: TFLite ``reference/l2normalization.h``, ``integer_ops/l2normalization.h``, ``common.h``
 # (GetInvSqrtQuantizedMultiplierExp).
 
-_LEAST = 1e-6
-"""Least norm by which a row is divided."""
 _OUTPUT_BITS = 7
 """Number of fraction bits of the quantised result."""
 _MOST_DEPTH = 1 << 15
@@ -78,7 +76,7 @@ def infer_rows(op_name: str, tensor_type: TensorType) -> tuple[TensorType, ...]:
 
 def _evaluate_l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
-    norm = np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), _LEAST)
+    norm = np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), LEAST_NORM)
     return ((x / norm).astype(np.float32),)
 
 
@@ -92,7 +90,7 @@ def _compute_l2_normalize(call: OpCall) -> te.Tensor:
     return te.compute(x.shape, lambda n, i: x[n, i] / roots[n], "normal", ("n", "i"))
 
 
-_LEAST32 = float(np.float32(_LEAST))
+_LEAST32 = float(np.float32(LEAST_NORM))
 
 
 def _legalize_l2_normalize(node: Node, graph: Graph) -> Legalized | None:

@@ -115,9 +115,8 @@ def _make_test_cases() -> Iterable[Case]:
         attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding}
         rows, columns = (axis.count for axis in _windows(attrs, shape))
         for dtype in FLOAT:
-            x = (
-                (np.arange(np.prod(shape)) * 7 % 5).reshape(shape).astype(dtypes.to_numpy(dtype))
-            )  # ties in every window
+            # Numbers repeat, so that windows have ties.
+            x = (np.arange(np.prod(shape)) * 7 % 5).reshape(shape).astype(dtypes.to_numpy(dtype))
             types = (TensorType(shape, dtype), TensorType((shape[0], rows, columns, shape[3]), dtype))
             yield Case(attrs, types, arrays=(x, None), tolerance=1e-6, name=f"{dtype} {shape} {kernel}")
     x = np.array([np.nan, 1.0, -np.inf, -np.inf, 3.0, np.nan], np.float32).reshape(1, 1, 6, 1)
