@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES = 1 << 16
 _TABLE = "learn"
 """Name of the only table of a file."""
-MAX_ACCUMULATED = 1 << 20
+_MAX_ACCUMULATED = 1 << 20
 """Largest number of runs of a step."""
 
 
@@ -89,5 +89,5 @@ def _make_head(where: str, table: dict[str, Any]) -> Head:
     if "epsilon" in chosen:
         chosen["epsilon"] = validation.as_number("epsilon", chosen["epsilon"], 1e-30, 1.0)
     if "accumulate" in chosen:
-        chosen["accumulate"] = validation.as_integer("accumulate", chosen["accumulate"], 1, MAX_ACCUMULATED)
+        chosen["accumulate"] = validation.as_integer("accumulate", chosen["accumulate"], 1, _MAX_ACCUMULATED)
     return Head(**chosen)

@@ -315,11 +315,13 @@ def test_a_head_is_read_from_a_file(tmp_path: Path) -> None:
             load_head(path)
 
 
-def test_conflicting_options_are_refused() -> None:
-    with pytest.raises(UsageError, match="learn cannot be combined with stream"):
-        microc.compile(two_layers(), board="mps2-an386", learn={}, stream=1).files()
-    with pytest.raises(UsageError, match="learn cannot be combined with relocatable"):
-        microc.compile(two_layers(), board="mps2-an386", learn={}, relocatable=True).files()
+@pytest.mark.parametrize(
+    ("name", "value"), [("stream", 1), ("relocatable", True), ("protocol", "mlperf"), ("bounds", {"n": 8})]
+)
+def test_conflicting_options_are_refused(name: str, value: Any) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(UsageError, match=f"learn cannot be combined with {name}"):
+        microc.compile(two_layers(), board="mps2-an386", learn={}, **options).files()
 
 
 def test_networks_with_state_are_refused() -> None:

@@ -265,7 +265,7 @@ def test_the_loss_has_a_gradient_of_one() -> None:
 def test_weights_that_are_computed_have_the_gradients_of_constants(
     strides: tuple[int, int], dilation: tuple[int, int]
 ) -> None:
-    """Their data's gradient is a convolution with the kernel turned round, a transposed one where weights are constant."""
+    """Their data's gradient is a convolution with the flipped kernel, a transposed one where weights are constant."""
     rng = np.random.default_rng(8)
     weight, found = draw(rng, 4, 3, 2, 1), []
     x, labels = draw(rng, 1, 7, 8, 2), draw(rng, 1, *[1])

@@ -21,11 +21,12 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError, UsageError, similar_names_hint
-from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.ops.arithmetic import split_activation
 from microc.ops.gradients.call import GradientCall, Value
+from microc.transform.training.graph_extension import GraphExtension
 
 SUFFIX = ".gradient"
 """Suffix of the names of outputs that are gradients."""
@@ -109,7 +110,7 @@ def _check_value(graph: Graph, name: str) -> None:
 def _check_rules(graph: Graph, active: Sequence[Node]) -> None:
     """Raise UnsupportedError if a node between a value and the loss is quantised, or if its operator has no gradient."""
     for node in active:
-        quantised = [name for name in (*node.inputs, *node.outputs) if name and _is_quantised(graph.types[name])]
+        quantised = [name for name in (*node.inputs, *node.outputs) if name and graph.types[name].is_quantised]
         if quantised:
             raise UnsupportedError(
                 f"{node.op}: a quantised operator has no gradient; got {graph.types[quantised[0]].dtype} {quantised[0]!r}",
@@ -126,10 +127,6 @@ def _check_rules(graph: Graph, active: Sequence[Node]) -> None:
             hint="declare OpDef.gradient: for microc's operators in microc/ops, for a plugin's in the plugin; or name "
             "values behind them",
         )
-
-
-def _is_quantised(value_type: TensorType) -> bool:
-    return value_type.quant is not None and dtypes.is_integer(value_type.dtype)
 
 
 # ---- Nodes between the values and the loss.
@@ -197,50 +194,35 @@ def _prepare_nodes(graph: Graph, loss: str, of: Sequence[str]) -> Graph:
 # ---- Reverse accumulation.
 
 
-class _GradientBuilder:
-    """Graph under construction: the nodes of the network, then those of the gradients.
+class _GradientBuilder(GraphExtension):
+    """Graph under construction: the nodes of the network, then those of the gradients. Equal constants are added once.
 
-    It is the :class:`microc.ops.gradients.call.NodeEmitter` of the gradient rules. ``of``: the values whose gradients
-    are wanted."""
+    ``of``: the values whose gradients are wanted."""
 
     def __init__(self, graph: Graph, of: Sequence[str]) -> None:
-        self._graph = graph
-        self._nodes = list(graph.nodes)
-        self._types = dict(graph.types)
-        self._consts = dict(graph.consts)
+        super().__init__(graph, "gradient", map(gradient_name, of))
         self._constant_names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self._names = NameSet([*graph.types, *map(gradient_name, of)])
         self._node: Node | None = None
         self._parts: dict[str, list[Value]] = {}
         self._wanted = set(of)
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
         """Append a node at the location of the node that is differentiated; return the name of its result."""
-        whole = {**registry.get(op).defaults, **attrs}
-        (result_type,) = registry.infer(op, whole, [self._types[name] for name in inputs])
-        loc = self._node.loc if self._node is not None else self._graph.location_of_input(self._graph.name)
+        loc = self._node.loc if self._node is not None else self.graph.location_of_input(self.graph.name)
         stem = next(filter(None, self._node.outputs)) if self._node is not None else "loss"
-        name = self._names.fresh(stem + SUFFIX)
-        self._types[name] = result_type
-        self._nodes.append(Node(op, tuple(inputs), (name,), whole, loc))
-        return name
+        return self._append_node(op, inputs, attrs, stem + SUFFIX, loc)
 
     def add_constant(self, data: Array) -> str:
         """Add a constant, or return the name of an equal one that was added before."""
         key = (data.dtype.str, data.shape, data.tobytes())
         if key not in self._constant_names:
-            name = self._constant_names[key] = self._names.fresh("gradient.constant")
-            self._types[name] = TensorType(data.shape, data.dtype.name)
-            self._consts[name] = np.ascontiguousarray(data).reshape(data.shape)
+            self._constant_names[key] = super().add_constant(np.ascontiguousarray(data).reshape(data.shape))
         return self._constant_names[key]
-
-    def type(self, name: str) -> TensorType:
-        return self._types[name]
 
     def differentiate(self, loss: str, active: Sequence[Node]) -> None:
         """Append the gradients of ``loss`` by the operands of all ``active`` nodes."""
         dependent = {name for node in active for name in node.outputs if name} | self._wanted
-        one = Value(self, loss).constant(np.ones(self._types[loss].shape))
+        one = Value(self, loss).constant(np.ones(self.types[loss].shape))
         self._parts[loss] = [one]
         for node in reversed(active):
             if any(name in self._parts for name in node.outputs):
@@ -252,11 +234,11 @@ class _GradientBuilder:
         self._node = node
         results = [name for name in node.outputs if name]
         wanted = frozenset(
-            k for k, name in enumerate(node.inputs) if name in dependent and dtypes.is_float(self._types[name].dtype)
+            k for k, name in enumerate(node.inputs) if name in dependent and dtypes.is_float(self.types[name].dtype)
         )
         call = GradientCall(
             node,
-            self._graph,
+            self.graph,
             tuple(Value(self, name) if name else None for name in node.inputs),
             tuple(Value(self, name) for name in results),
             tuple(self._total(name) for name in results),
@@ -267,7 +249,7 @@ class _GradientBuilder:
             gradient = gradients[position] if position < len(gradients) else None
             if gradient is None:
                 continue
-            operand, expected = node.inputs[position], self._types[node.inputs[position]]
+            operand, expected = node.inputs[position], self.types[node.inputs[position]]
             if (gradient.shape, gradient.dtype) != (expected.shape, expected.dtype):
                 raise InternalError(
                     f"{node.op}: the gradient of operand {position} has a wrong type; got {gradient.dtype} "
@@ -285,21 +267,19 @@ class _GradientBuilder:
 
     def finish(self, loss: str, of: Iterable[str]) -> Graph:
         """Return the graph with the loss and the gradients by the values ``of`` as its last outputs."""
-        outputs = list(self._graph.outputs)
+        outputs = list(self.graph.outputs)
         if loss not in outputs:
             outputs.append(loss)
         self._node = None
         for name in of:
             total = self._total(name)
-            value_type = self._types[name]
-            if (
-                total is None
-            ):  # every way from the value to the loss passes a function that is constant almost everywhere
+            value_type = self.types[name]
+            if total is None:  # all paths from the value to the loss pass functions that are constant almost everywhere
                 total = Value(self, name).constant(0.0).broadcast_to(value_type.shape)
             output = gradient_name(name)
-            self._types[output] = TensorType(value_type.shape, value_type.dtype)
-            loc = self._graph.location_of_input(output)
-            self._nodes.append(Node("reshape", (total.name,), (output,), {"shape": value_type.shape}, loc))
+            self.types[output] = TensorType(value_type.shape, value_type.dtype)
+            loc = self.graph.location_of_input(output)
+            self.nodes.append(Node("reshape", (total.name,), (output,), {"shape": value_type.shape}, loc))
             outputs.append(output)
-        unfinished = replace(self._graph, outputs=tuple(outputs), types=self._types, consts=self._consts)
-        return unfinished.with_nodes(self._nodes)
+        unfinished = replace(self.graph, outputs=tuple(outputs), types=self.types, consts=self.consts)
+        return unfinished.with_nodes(self.nodes)

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError, UsageError, similar_names_hint
@@ -24,6 +23,7 @@ from microc.transform import canonicalise, channels_last
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
 from microc.transform.training.gradient import append_gradients, gradient_name
+from microc.transform.training.graph_extension import GraphExtension
 from microc.transform.training.losses import append_loss
 
 RATE = "rate"
@@ -144,7 +144,7 @@ def _find_layers(graph: Graph, head: Head) -> list[Node]:
             raise UsageError(
                 f"learn: layers={head.layers} is out of range; got a network of {len(known)} layers with weights",
                 where=graph.name,
-                hint="choose a smaller number",
+                hint=f"choose from 1 to {len(known)}" if known else "learn a network with dense layers or convolutions",
             )
         return known[-head.layers :]
     for name in head.layers:
@@ -252,8 +252,7 @@ class _FloatHead:
     def _rename_result(self, name: str) -> None:
         """Give a result its float type: under its own name, or under a new one if it is a quantised output."""
         value_type = self._types[name]
-        is_quantised = value_type.quant is not None and dtypes.is_integer(value_type.dtype)
-        if not is_quantised:
+        if not value_type.is_quantised:
             self._renamed[name] = name
             return
         new = self._names.fresh(f"{name}.real") if name in self._graph.outputs else name
@@ -271,7 +270,7 @@ class _FloatHead:
             attrs = producer.attrs
             quant = Quant(attrs["scale"], attrs["zero_point"], attrs["axis"])  # type: ignore[arg-type]
             return self._add_constant(name, _dequantise(self._graph.consts[producer.inputs[0]], quant))
-        if value_type.quant is None or not dtypes.is_integer(value_type.dtype):
+        if value_type.quant is None or not value_type.is_quantised:
             if name in self._graph.consts and self._is_read_elsewhere(name, node):
                 return self._add_constant(name, self._graph.consts[name])
             return name
@@ -316,44 +315,21 @@ class _FloatHead:
 # ---- The optimiser.
 
 
-class _OptimiserStep:
-    """Graph under construction: a network with gradients, then the update of each parameter.
-
-    It is the :class:`microc.ops.gradients.call.NodeEmitter` of the values in its formulas."""
+class _OptimiserStep(GraphExtension):
+    """Graph under construction: a network with gradients, then the update of each parameter."""
 
     def __init__(self, graph: Graph, head: Head) -> None:
-        self._graph, self._head = graph, head
-        self._nodes = list(graph.nodes)
-        self._types, self._consts = dict(graph.types), dict(graph.consts)
+        super().__init__(graph, "learn")
+        self._head = head
         self._state, self._updates = dict(graph.state), dict(graph.updates)
-        self._names = NameSet(graph.types)
-        self._stem = "learn"
-        self.rate = Value(self, self._names.fresh(RATE))
-        self._types[self.rate.name] = TensorType((), "float32")
+        self.rate = Value(self, self.names.fresh(RATE))
+        self.types[self.rate.name] = TensorType((), "float32")
         self._is_last = self._count_runs() if head.accumulate > 1 else None
         self._corrections = self._track_corrections() if head.optimiser == ADAM else None
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
-        """Append a node; return the name of its result."""
-        whole = {**registry.get(op).defaults, **attrs}
-        (result_type,) = registry.infer(op, whole, [self._types[name] for name in inputs])
-        name = self._names.fresh(f"{self._stem}.{op}")
-        self._types[name] = result_type
-        self._nodes.append(Node(op, tuple(inputs), (name,), whole, self._graph.location_of_input(self._stem)))
-        return name
-
-    def add_constant(self, data: Array) -> str:
-        """Add a constant; return its name."""
-        name = self._names.fresh("learn.constant")
-        self._types[name], self._consts[name] = TensorType(data.shape, data.dtype.name), data
-        return name
-
-    def type(self, name: str) -> TensorType:
-        return self._types[name]
-
     def _add_state(self, stem: str, initial: Array) -> Value:
-        name = self._names.fresh(stem)
-        self._types[name], self._state[name] = TensorType(initial.shape, initial.dtype.name), initial
+        name = self.names.fresh(stem)
+        self.types[name], self._state[name] = TensorType(initial.shape, initial.dtype.name), initial
         return Value(self, name)
 
     def _store(self, state: Value, following: Value) -> Value:
@@ -385,7 +361,7 @@ class _OptimiserStep:
 
     def update(self, parameter: str, gradient: str) -> None:
         """Append the step of one parameter: PyTorch's SGD, SGD with momentum, or Adam."""
-        self._stem, head = parameter, self._head
+        self.subject, head = parameter, self._head
         w, g = Value(self, parameter), Value(self, gradient)
         zeros = np.zeros(w.shape, np.float32)
         if self._is_last is not None:
@@ -413,10 +389,10 @@ class _OptimiserStep:
     def finish(self) -> Graph:
         """Return the graph."""
         return replace(
-            self._graph,
-            inputs=(*self._graph.inputs, self.rate.name),
-            types=self._types,
-            consts=self._consts,
+            self.graph,
+            inputs=(*self.graph.inputs, self.rate.name),
+            types=self.types,
+            consts=self.consts,
             state=self._state,
             updates=self._updates,
-        ).with_nodes(self._nodes)
+        ).with_nodes(self.nodes)

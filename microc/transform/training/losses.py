@@ -3,50 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from microc.base import dtypes
-from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint
-from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
-from microc.ops import registry
+from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.gradients.call import Value
+from microc.transform.training.graph_extension import GraphExtension
 
 LABELS, LOSS = "labels", "loss"
 """Names of the input and of the output that a loss adds, unless the graph has values of these names."""
 
 
-class _LossBuilder:
+class _LossBuilder(GraphExtension):
     """Graph under construction: the nodes of the network, then those of the loss."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.nodes = list(graph.nodes)
-        self.types = dict(graph.types)
-        self.consts = dict(graph.consts)
-        self.names = NameSet(graph.types)
-
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
-        """Append a node; return the name of its result."""
-        whole = {**registry.get(op).defaults, **attrs}
-        (result_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
-        name = self.names.fresh(f"{LOSS}.{op}")
-        self.types[name] = result_type
-        self.nodes.append(Node(op, tuple(inputs), (name,), whole, self.graph.location_of_input(LOSS)))
-        return name
-
-    def add_constant(self, data: Array) -> str:
-        """Add a constant; return its name."""
-        name = self.names.fresh(f"{LOSS}.constant")
-        self.types[name] = TensorType(data.shape, data.dtype.name)
-        self.consts[name] = data
-        return name
-
-    def type(self, name: str) -> TensorType:
-        return self.types[name]
+        super().__init__(graph, LOSS)
 
     def add_labels(self, shape: tuple[int, ...], dtype: str) -> Value:
         """Add the input of the labels."""
