@@ -206,6 +206,13 @@ def _identity_stmt(stmt: Stmt) -> Stmt:
     return stmt
 
 
+Indices = tuple[Expr, ...]
+
+
+def _identity_indices(indices: Indices) -> Indices:
+    return indices
+
+
 def map_accesses(
     stmt: Stmt,
     buffers: Container[ir.Buffer],
@@ -224,16 +231,23 @@ def map_accesses(
     )
 
 
-def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
-    """Return ``stmt`` with buffers replaced as in ``buffers`` (old -> new), by buffers with the same number of axes."""
+def replace_buffers(
+    stmt: Stmt,
+    buffers: Mapping[ir.Buffer, ir.Buffer],
+    convert_indices: Callable[[Indices], Indices] = _identity_indices,
+) -> Stmt:
+    """Return ``stmt`` with buffers replaced as in ``buffers`` (old -> new).
+
+    ``convert_indices``: returns the indices in the new buffer; without it both buffers have the same number of axes."""
 
     def redirect_access(x: ir.Load | ir.AddressOf) -> Expr:
-        return ir.Load(buffers[x.buffer], x.indices) if isinstance(x, ir.Load) else replace(x, buffer=buffers[x.buffer])
+        buffer, indices = buffers[x.buffer], convert_indices(x.indices)
+        return ir.Load(buffer, indices) if isinstance(x, ir.Load) else replace(x, buffer=buffer, indices=indices)
 
     def redirect_statement(s: Stmt) -> Stmt:
         match s:
             case ir.Store(buffer, indices, value) if buffer in buffers:
-                return ir.Store(buffers[buffer], indices, value)
+                return ir.Store(buffers[buffer], convert_indices(indices), value)
             case ir.Alloc(buffer, body) if buffer in buffers:
                 return ir.Alloc(buffers[buffer], body)
             case _:

@@ -18,9 +18,9 @@ from microc.tir.rewrite import (
     accesses_of,
     children,
     free_vars,
-    map_accesses,
     map_children,
     map_stmt,
+    replace_buffers,
     stmt_children,
     stmt_exprs,
     substitute_stmt,
@@ -136,16 +136,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
         places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
         return (*(loop.var for loop in private_loops), *map(simplify, places))
 
-    def redirect_access(access: ir.Load | ir.AddressOf) -> ir.Expr:
-        indices = indices_in_tile(access.indices)
-        return ir.Load(tile, indices) if isinstance(access, ir.Load) else replace(access, buffer=tile, indices=indices)
-
-    def redirect_store(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.Store) and s.buffer == buffer:
-            return ir.Store(tile, indices_in_tile(s.indices), s.value)
-        return s
-
-    body = map_accesses(alloc.body, (buffer,), redirect_store, redirect_access)
+    body = replace_buffers(alloc.body, {buffer: tile}, indices_in_tile)
     return _sink_allocation(tile, body, innermost_common_loop)
 
 

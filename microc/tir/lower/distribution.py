@@ -28,7 +28,7 @@ from microc.tir.lower.cleanup import hoist_fills
 from microc.tir.lower.loop_splitting import peel_last_iterations
 from microc.tir.lower.region import accesses_to
 from microc.tir.names import DISTRIBUTED, PEEL
-from microc.tir.rewrite import map_accesses, map_stmt, substitute_stmt, walk_stmt
+from microc.tir.rewrite import map_stmt, replace_buffers, substitute_stmt, walk_stmt
 
 _WITHOUT_PEELING = ((PEEL, 0),)
 
@@ -91,16 +91,4 @@ def _distribute(loop: ir.For, private: Mapping[ir.Buffer, ir.Buffer]) -> ir.Stmt
 
 def _use_workspaces_of_core(stmt: ir.Stmt, private: Mapping[ir.Buffer, ir.Buffer], core: ir.Expr) -> ir.Stmt:
     """Return a statement in which accesses to private workspaces go to the workspaces of ``core``."""
-
-    def redirect_access(access: ir.Load | ir.AddressOf) -> ir.Expr:
-        buffer, indices = private[access.buffer], (core, *access.indices)
-        return (
-            ir.Load(buffer, indices) if isinstance(access, ir.Load) else replace(access, buffer=buffer, indices=indices)
-        )
-
-    def redirect_store(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.Store) and s.buffer in private:
-            return ir.Store(private[s.buffer], (core, *s.indices), s.value)
-        return s
-
-    return map_accesses(stmt, private, redirect_store, redirect_access)
+    return replace_buffers(stmt, private, lambda indices: (core, *indices))
