@@ -23,13 +23,8 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.module import Call, Kernel, Module
 from microc.schedule.cost.loop_region import expand_memory_calls
-from microc.tir.analysis.access_order import (
-    NEVER_TOUCHED,
-    NEVER_WRITTEN,
-    AccessTimes,
-    UnsafeDistanceProver,
-    compute_access_times,
-)
+from microc.tir.analysis.access_order import UnsafeDistanceProver
+from microc.tir.analysis.access_times import NEVER_TOUCHED, NEVER_WRITTEN, AccessTimes, compute_access_times
 from microc.tir.analysis.size_forms import UnsafeDistances
 
 # ---- Safe distances between two blocks of memory that overlap.
@@ -253,7 +248,7 @@ def _split_into_ranges(rising_numbers: Array) -> Iterable[range]:
 # ---- Values that may overlap in memory: a call writes over operands that it no longer reads.
 #
 # A result or workspace of a call may overlap an operand whose last use is this call, or another workspace. The safe
-# distances follow from the lowered loops of its kernel (:mod:`microc.tir.analysis.access_order`): 0 for elementwise kernels, a
+# distances follow from the lowered loops of its kernel (:mod:`microc.tir.analysis.access_times`): 0 for elementwise kernels, a
 # few rows for a convolution. A kernel with dynamic sizes uses the distances that are safe at all sizes, since offsets are fixed.
 # Buffers of two dtypes overlap only if one of them has 8 bits, since in C only character types may alias other types.
 
@@ -269,7 +264,7 @@ class _ValueAccesses:
     """Accesses to the bytes of a value during one call.
 
     ``times``: when each byte is first written and last touched, in ticks of the kernel's clock
-    (:mod:`microc.tir.analysis.access_order`). ``dtypes``: element types with which the call accesses the value."""
+    (:mod:`microc.tir.analysis.access_times`). ``dtypes``: element types with which the call accesses the value."""
 
     times: AccessTimes
     dtypes: frozenset[str]

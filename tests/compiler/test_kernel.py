@@ -16,7 +16,7 @@ from microc.compiler.lowering.kernel_selection import group_algorithms, memo_key
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model, compile_network
 from microc.graph.ir import Graph, Node, TensorType
-from microc.plan.plan_check import find_deciding_variables, list_accesses
+from microc.plan.access_replay import find_deciding_variables, list_accesses
 from microc.schedule import rules
 from microc.schedule.identities import THIRDS
 from microc.schedule.primitives.tensorize import can_pair_columns

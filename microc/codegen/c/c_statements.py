@@ -18,13 +18,12 @@ from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
 from microc.isa.instruction_set import LANE
 from microc.module import Kernel, Module
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch
+from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.lower.region import accesses
-from microc.tir.names import DISTRIBUTED
 from microc.tir.operators import BINARY
-from microc.tir.rewrite import map_accesses, map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_children, walk_all_exprs, walk_stmt
 from microc.tir.symbolic import find_active_lanes_let
 
 # ---- Comments in printed loops, which describe what the following statements compute.
@@ -222,17 +221,8 @@ def _separate_workspaces(loop: ir.For) -> tuple[ir.Stmt, dict[str, int]]:
     }
     own -= {a.buffer for a in accesses(loop.body) if a.indices[0] != loop.var}
     parts = {buffer: replace(buffer, shape=buffer.shape[1:]) for buffer in own}
-
-    def redirect_access(access: ir.Load | ir.AddressOf) -> ir.Expr:
-        buffer, indices = parts[access.buffer], access.indices[1:]
-        return (
-            ir.Load(buffer, indices) if isinstance(access, ir.Load) else replace(access, buffer=buffer, indices=indices)
-        )
-
-    def redirect_store(s: ir.Stmt) -> ir.Stmt:
-        return ir.Store(parts[s.buffer], s.indices[1:], s.value) if isinstance(s, ir.Store) and s.buffer in parts else s
-
-    return map_accesses(loop.body, parts, redirect_store, redirect_access), {b.name: b.size for b in parts.values()}
+    body = replace_buffers(loop.body, parts, lambda indices: indices[1:])
+    return body, {b.name: b.size for b in parts.values()}
 
 
 # ---- Statements and functions.
@@ -322,8 +312,7 @@ class StmtPrinter:
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         workspace_sizes: dict[str, int] = {}
-        is_distributed = DISTRIBUTED in dict(loop.annotations)
-        if is_distributed and self.runs_loops_by_function:
+        if is_distributed(loop) and self.runs_loops_by_function:
             inside, workspace_sizes = _separate_workspaces(loop)
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         body = _indent_lines(self.print_statement(inside))
@@ -333,7 +322,7 @@ class StmtPrinter:
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            if not is_distributed:  # of such a loop it was proved before its iterations were divided
+            if not is_distributed(loop):  # there it was proved before the iterations were divided
                 shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
                 if shared_workspaces:
                     raise InternalError(

@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import inf
 
 from microc.base.knapsack import LayerOption, pareto_front
+from microc.codegen.c.c_statements import has_parallel_loop
 from microc.compiler.fit.budget import (
     arena_bytes,
     flash_bytes,
@@ -33,14 +34,11 @@ from microc.compiler.tuned.optimisation_plan import schedules_from_options
 from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
-from microc.module import Kernel, Module
+from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer
 from microc.schedule.rules.rule import float_vector_level
 from microc.target import SPEED
-from microc.tir import ir
-from microc.tir.analysis.access_order import is_distributed
-from microc.tir.rewrite import walk_stmt
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.loop_blocking import (
     LOOP_BLOCKING_PASS,
@@ -382,11 +380,6 @@ ALONE_ROUNDS = 8
 """Maximum number of networks that are built with more and more kernels on one core."""
 
 
-def is_shared_by_cores(kernel: Kernel) -> bool:
-    """Test whether two cores share a loop of a kernel."""
-    return any(isinstance(s, ir.For) and is_distributed(s) for s in walk_stmt(kernel.func.body))
-
-
 def propose_kernels_on_one_core(search: Search) -> Proposals:
     """Propose to leave the kernels that need the most memory to one core, if a network that two cores share exceeds its arena
     limit."""
@@ -399,7 +392,7 @@ def propose_kernels_on_one_core(search: Search) -> Proposals:
         needs: dict[str, int] = {}
         for call, need in zip(module.calls, live_tensor_and_workspace_bytes(module), strict=True):
             origin = network.kernel_builder.origins.get(call.writes)
-            if isinstance(origin, KernelGroup) and is_shared_by_cores(kernels[call.kernel]):
+            if isinstance(origin, KernelGroup) and has_parallel_loop(kernels[call.kernel]):
                 needs[origin.nodes[-1].outputs[0]] = sum(need)
         if not needs:
             return

@@ -22,8 +22,7 @@ from microc.schedule.cost.operation_counts import Selector
 from microc.schedule.cost.register_pressure import LoopInvariants
 from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
-from microc.tir.analysis.access_order import is_distributed
-from microc.tir.analysis.context import buffers_written
+from microc.tir.analysis.context import buffers_written, is_distributed
 from microc.tir.names import BARRIER, COMPUTE, GUARDED, LANES, LOAD, QUEUES, SIGNAL, STORE, WAIT
 from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars, stmt_children, substitute, walk_expr, walk_stmt

@@ -23,6 +23,7 @@ from microc.tir.analysis.linear_forms import (
     split_by_divisor,
 )
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
+from microc.tir.names import DISTRIBUTED
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
 # ---- Facts that passes need repeatedly. They are computed once and stored with the expression or statement.
@@ -100,6 +101,11 @@ def block_names_in(stmt: Stmt) -> frozenset[str]:
         own = (stmt.name,) if isinstance(stmt, ir.Block) else ()
         stmt.known_blocks = found = frozenset(own).union(*map(block_names_in, stmt_children(stmt)))
         return found
+
+
+def is_distributed(loop: ir.For) -> bool:
+    """Test whether two cores run the two iterations of a parallel loop."""
+    return loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and ir.int_value(loop.extent) == 2
 
 
 def early_exit_branch(loop: ir.For) -> ir.If | None:
