@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa.mve.arm_mve import ARM_MVE
-from microc.isa.vocabulary.requantisation import REQUANTISATIONS
+from microc.isa.vocabulary.matrix_products import REQUANTISATIONS
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, on_board

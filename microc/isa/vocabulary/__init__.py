@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from microc.isa.instruction_set import Intrin
 from microc.isa.tensor_intrinsics import TensorIntrin
-from microc.isa.vocabulary.matrix_products import CORRELATIONS, HALF_PRODUCTS, HALF_RUNS, PRODUCTS, UNIT_WORDS, WINDOWS
-from microc.isa.vocabulary.requantisation import REQUANTISATIONS
+from microc.isa.vocabulary.matrix_products import (
+    CORRELATIONS,
+    HALF_PRODUCTS,
+    HALF_RUNS,
+    PRODUCTS,
+    REQUANTISATIONS,
+    UNIT_WORDS,
+    WINDOWS,
+)
 from microc.isa.vocabulary.scalar_words import PAIRS, SCALARS, SUMS, WORDS
 from microc.isa.vocabulary.vector_lanes import FLOAT_LANES, LANEWISE, SCALABLE
 

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intrinsics on matrices: small matrix products, convolution windows, correlations, instructions of tensor units."""
+"""Intrinsics on matrices: small matrix products, requantisation of sums, convolution windows, correlations, instructions of
+tensor units."""
 
 from __future__ import annotations
 
 import itertools
 from functools import cache
 
+from microc.base import dtypes
 from microc.isa.instruction_set import ANY, Intrin, int32_constant
 from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
+from microc.isa.vocabulary.vector_lanes import build_wrapping_operation
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
-from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS
+from microc.tir.lower.lane_code import NARROWING_DISTANCES
+from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS, JOINED_ROWS
+from microc.tir.lower.requantisation import MAX_ROWS, requantisation_name
 from microc.tir.names import BARRIER, SIGNAL, WAIT
 
 # ---- Products of small matrices: rows of activations by rows of weights
@@ -43,7 +48,7 @@ ROW_DEPTHS = tuple(range(16, 129, 16))
 """Lengths of a row of bytes for which there is an intrinsic that multiplies it by any even number of rows of
 weights."""
 
-ROWS_SHAPES = tuple((rows, depth) for rows in (2, 3) for depth in JOINED_DEPTHS)
+ROWS_SHAPES = tuple((rows, depth) for rows in JOINED_ROWS for depth in JOINED_DEPTHS)
 """(rows, depth) of the intrinsics that multiply several rows by any even number of rows of weights."""
 
 
@@ -139,6 +144,42 @@ PRODUCTS = (
     *(_build_product_intrinsic(*shape) for shape in PRODUCT_SHAPES),
     *map(_build_row_product_intrinsic, ROW_DEPTHS),
     *(_build_rows_product_intrinsic(*shape) for shape in ROWS_SHAPES),
+)
+
+
+# ---- Requantisation of rows of sums to bytes
+#
+# ``requantize_<t>_rshr_<n>_<R>`` requantises R rows of ``columns`` sums, a multiple of eight. For row r and column c
+#
+#     out[r, c] = saturate(high_word((addend[c] + sums[r, c] * factor) * multiplier[c]) >> n, rounded half up)
+#
+# Sums and addends wrap around. A single row needs no strides, which then are no parameters.
+
+
+def _build_requantisation(dtype: str, distance: int, rows: int) -> Intrin:
+    """Build the intrinsic that requantises ``rows`` rows. ``distance``: bits by which the high words are shifted to the
+    right."""
+    out = Buffer("out", (ANY,), dtype)
+    sums, addend, multiplier = (Buffer(name, (ANY,), "int32") for name in ("sums", "addend", "multiplier"))
+    columns, factor, c = Var("columns"), Var("factor"), Var("c")
+    strides = (Var("stride_out"), Var("stride_sums")) if rows > 1 else ()
+    stores = []
+    for r in range(rows):
+        place, source = (stride * r + c if r else c for stride in strides or (c, c))
+        operand = build_wrapping_operation("add", addend[c], build_wrapping_operation("mul", sums[source], factor))
+        high = ((operand.astype("int64") * multiplier[c].astype("int64")) >> 32).astype("int32")
+        rounded = ((high >> (distance - 1)) + 1) >> 1
+        clamped = ir.clamp(rounded, *dtypes.int_range(dtype))
+        stores.append(ir.Store(out, (place,), ir.cast(dtype, clamped)))
+    params = (out, sums, addend, multiplier, columns, factor, *strides)
+    return Intrin(requantisation_name(_SHORT[dtype], distance, rows), params, ir.For(c, columns, ir.seq(*stores)))
+
+
+REQUANTISATIONS = tuple(
+    _build_requantisation(dtype, distance, rows)
+    for dtype in ("int8", "uint8")
+    for distance in NARROWING_DISTANCES
+    for rows in range(1, MAX_ROWS + 1)
 )
 
 

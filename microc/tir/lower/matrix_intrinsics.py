@@ -41,7 +41,9 @@ _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 """Suffixes of the intrinsics by the dtype of an operand."""
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
 """Packings of sub-byte weights, by the distance (32 - bits) of the last shift in the expression that unpacks a number."""
-_PAIRS_OF_COLUMNS = MappingProxyType({f"dot_i8_i8_{rows}x2": rows for rows in (2, 3)})
+JOINED_ROWS = (2, 3)
+"""Numbers of rows whose products by pairs of columns become one call for all columns."""
+_PAIRS_OF_COLUMNS = MappingProxyType({f"dot_i8_i8_{rows}x2": rows for rows in JOINED_ROWS})
 """Products that :func:`_join_adjacent_columns` joins, with their rows."""
 JOINED_DEPTHS = (8, 16, 32)
 """Depths of rows that stay in vector registers together, so that their products by all columns become one call."""
