@@ -150,7 +150,7 @@ def with_math_features(target: Target, options: Options) -> Target:
     if options.cores > target.max_cores:
         raise UsageError(
             f"cores: got {options.cores}, expected 1 on {target.cpu} of a board with one core, or without a board",
-            hint="leave out cores, or choose a board that has several: microc boards lists them",
+            hint="leave out cores, or choose a board with two, such as raspberry-pi-pico or the emulated mps2-an521",
         )
     if options.cores > 1 and options.relocatable:
         raise UsageError(
