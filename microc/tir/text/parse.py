@@ -139,26 +139,26 @@ class _FunctionReader:
             raise_parse_error(
                 self.node, "wrong kind of parameter; expected only parameters of the form name: T.Buffer(shape, dtype)"
             )
-        for arg in a.args:
-            if isinstance(arg.annotation, ast.Attribute) and ast.unparse(arg.annotation) != "T.handle":
+        seen: set[str] = set()
+        for arg in a.args:  # all sizes first: shapes of buffers before them may use them
+            if arg.arg in seen:
+                raise_parse_error(arg, f"two parameters have the same name; got {arg.arg}")
+            seen.add(arg.arg)
+            if isinstance(arg.annotation, ast.Attribute) and not _is_handle(arg.annotation):
                 self.declare_size(unescape_keyword(arg.arg), arg.annotation.attr, arg)
         for k, arg in enumerate(a.args):
-            name = unescape_keyword(arg.arg)
-            match arg.annotation:
-                case None:
-                    raise_parse_error(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
-                case ast.Attribute() as annotation:
-                    if ast.unparse(annotation) == "T.handle":
-                        self.params[name] = None
-                case annotation:
-                    if k > len(self.params):
-                        raise_parse_error(
-                            arg, f"parameter {arg.arg}: got a buffer after a scalar, expected all buffers first"
-                        )
-                    self.params[name] = buffer = self.scope.read_buffer(
-                        name, _read_buffer_call(arg, annotation), "global"
-                    )
-                    self.scope = self.scope.with_declared(buffer)
+            name, annotation = unescape_keyword(arg.arg), arg.annotation
+            if annotation is None:
+                raise_parse_error(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
+            if isinstance(annotation, ast.Attribute) and not _is_handle(annotation):
+                continue
+            if k > len(self.params):
+                raise_parse_error(arg, f"parameter {arg.arg}: got a buffer after a scalar, expected all buffers first")
+            if _is_handle(annotation):
+                self.params[name] = None
+            else:
+                self.params[name] = buffer = self.scope.read_buffer(name, _read_buffer_call(arg, annotation), "global")
+                self.scope = self.scope.with_declared(buffer)
 
     def declare_size(self, name: str, dtype: str, node: ast.AST) -> None:
         """Declare a symbolic size, an int32 scalar. Sizes that the text counts in int64 are int32 as well."""
@@ -205,6 +205,11 @@ class _FunctionReader:
         parts.args = parts.args[1:]
         self.params[unescape_keyword(handle)] = buffer = self.scope.read_buffer(name, parts, "global")
         self.scope = self.scope.with_declared(buffer)
+
+
+def _is_handle(annotation: ast.expr) -> bool:
+    """Test whether a parameter is a ``T.handle``, whose buffer ``T.match_buffer`` declares."""
+    return ast.unparse(annotation) == "T.handle"
 
 
 def _read_size_dtype(node: ast.expr) -> str:

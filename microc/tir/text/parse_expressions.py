@@ -301,9 +301,10 @@ class ExprReader:
                 parts.check_arguments(2, 2)
                 return self.read_cast(read_dtype_name(args[0]), args[1])
             case "cast":  # TVM's T.cast has the value first
-                operands = [*args, *parts.options.values()]
-                parts.check_arguments(3 - len(operands), 2, "dtype")
-                return self.read_cast(read_dtype_name(operands[1]), operands[0])
+                count = 2 - len(parts.options)
+                parts.check_arguments(count, count, "dtype")
+                value, dtype = *args, *parts.options.values()
+                return self.read_cast(read_dtype_name(dtype), value)
             case "Select" | "if_then_else":
                 parts.check_arguments(3, 3)
                 first, second = self.read_operands(args[1], args[2])
@@ -362,9 +363,9 @@ class ExprReader:
 def _read_limit(name: str, node: ast.expr) -> ir.Const:
     """Read ``T.min_value(dtype)``, ``T.max_value(dtype)`` or ``T.infinity(dtype)``."""
     dtype = read_dtype_name(node)
-    if name == "infinity" or dtype in _LARGEST:
+    if name == "infinity" or dtypes.is_float(dtype):
         if dtype not in _LARGEST:
-            raise_parse_error(node, f"T.{name}: wrong dtype; got {dtype}, expected a float")
+            raise_parse_error(node, f"T.{name}: wrong dtype; got {dtype}, expected one of {', '.join(_LARGEST)}")
         largest = math.inf if name == "infinity" else _LARGEST[dtype]
         return ir.const(-largest if name == "min_value" else largest, dtype)
     return ir.const(dtypes.int_range(dtype)[name == "max_value"], dtype)
