@@ -366,14 +366,26 @@ class OpDef:
                 f"function {func.name}: got no parameter to which it stores, expected at least one result",
                 hint="store to a parameter: the results are the parameters that the function stores to",
             )
+        solved = _solve_sizes(operands, [operand.shape for operand in operands])
+        if unsolved := [size.name for size in func.scalars if size.name not in solved]:
+            raise ProgramError(
+                f"function {func.name}: the shapes of its operands do not give the sizes {', '.join(unsolved)}",
+                hint=f"declare an operand one of whose extents is {unsolved[0]} itself",
+            )
 
         def specialize_to(shapes: Sequence[tuple[int, ...]]) -> tuple[PrimFunc, dict[str, Buffer]]:
-            at_shapes = specialize(func, _solve_sizes(func, operands, shapes))
+            at_shapes = specialize(func, _solve_sizes(operands, shapes))
             return at_shapes, {param.name: param for param in at_shapes.params}
 
         def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
             if len(types) != len(operands):
                 raise ModelError(f"{func.name}: got {len(types)} operands, expected {len(operands)}")
+            for operand, got in zip(operands, types, strict=True):
+                if len(got.shape) != len(operand.shape):
+                    raise ModelError(
+                        f"{func.name}: operand {operand.name}: wrong number of axes; got {len(got.shape)}, expected "
+                        f"{len(operand.shape)}"
+                    )
             _, params = specialize_to([tensor_type.shape for tensor_type in types])
             for operand, got in zip(operands, types, strict=True):
                 param = params[operand.name]
@@ -446,14 +458,12 @@ class OpDef:
         return (*axes, *(None,) * (len(operand_types) - len(axes)))
 
 
-def _solve_sizes(func: PrimFunc, operands: Sequence[Buffer], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """Return the symbolic sizes of a function by name: extents of operands that are a size itself.
-
-    ``shapes``: the shapes of the operands. A size that no operand has is missing."""
+def _solve_sizes(operands: Sequence[Buffer], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """Return symbolic sizes by name: those that are extents of ``operands`` by themselves, at these ``shapes``."""
     sizes: dict[str, int] = {}
-    for operand, shape in zip(operands, shapes, strict=False):
+    for operand, shape in zip(operands, shapes, strict=True):
         extents: Sequence[Any] = operand.shape
-        sizes |= {n.name: number for n, number in zip(extents, shape, strict=False) if isinstance(n, Var)}
+        sizes |= {n.name: number for n, number in zip(extents, shape, strict=True) if isinstance(n, Var)}
     return sizes
 
 

@@ -47,6 +47,8 @@ def test_a_function_of_loops_is_an_operator_of_graphs() -> None:
         graph = net.graph("mlp", {"y": net.op("linear", hidden, net.constant("w1", w1), net.constant("b1", b1))})
         with pytest.raises(ModelError, match=r"operand X: got float32\[1, 16\], expected float32\[1, 8\]"):
             net.op("linear", x, "w1", "b1")
+        with pytest.raises(ModelError, match="operand X: wrong number of axes; got 1, expected 2"):
+            net.op("linear", "b1", "w1", "b1")
         with pytest.raises(ModelError, match="got 1 operands, expected 3"):
             net.op("linear", x)
     data = dice.normal(size=(1, 16)).astype(np.float32)
@@ -76,3 +78,10 @@ def minmax(low: T.Buffer((1,), "int32"), x: T.Buffer((6,), "int32"), high: T.Buf
     assert [int(end[0]) for end in ends] == [-4, 9]
     with pytest.raises(ProgramError, match="at least one result"):
         OpDef.from_prim_func(tir.from_text('@T.prim_func\ndef f(x: T.Buffer((6,), "int32")):\n    pass\n'))
+    unsolved = tir.from_text("""
+@T.prim_func
+def f(x: T.Buffer((n * 2,), "int32"), y: T.Buffer((1,), "int32"), n: T.int32):
+    y[0] = x[n]
+""")
+    with pytest.raises(ProgramError, match="do not give the sizes n"):
+        OpDef.from_prim_func(unsolved)
