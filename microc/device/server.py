@@ -6,7 +6,7 @@ board's protocol are carried as they are, in both directions, for one client at 
 
 The main thread accepts, logs in and carries bytes to the board; a second thread, started with the board, carries the board's
 bytes back. Whatever a client sends ends its own connection at most. The board is kept for the next client. It is opened again
-if its line was lost; an emulated board also if a client left in the midst of a run that lasts until the next client comes.
+if its line was lost; an emulated board also if it still computes for a client that has left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BUSY_SECONDS = 0.3
 _SEND_SECONDS = 10.0
 """Time in which a client must take the board's answer, as long as a write to a board may take."""
 _POLL_SECONDS = 0.1
-"""Longest wait of the second thread for the board, after which it looks whether it shall end."""
+"""Longest wait of the second thread for the board, after which it checks whether the line was closed."""
 
 
 @frozen
@@ -57,8 +57,8 @@ class ServedBoard:
     """The board of a server.
 
     ``open_line``: open its line within a ``with`` block; called again when the line was lost. ``name``: name of its board
-    file. ``emulated``: True if an emulator counts its ticks. ``restartable``: True if opening the line again starts the
-    board anew, as an emulator or process."""
+    file. ``emulated``: True if an emulator counts its ticks. ``restartable``: True if opening the line again restarts the
+    board, as it does an emulator or a process."""
 
     open_line: Callable[[], AbstractContextManager[Transport]]
     name: str
@@ -227,14 +227,17 @@ class BoardServer:
             self._refuse(connection, LOST)
             return
         self.client_count += 1
-        ready = f"{READY} {EMULATED if self._board.emulated else ATTACHED} {self._board.name}\n"
+        board_name = make_printable(self._board.name, MAX_LOGIN_BYTES)  # a file's name, which may contain line ends
+        ready = f"{READY} {EMULATED if self._board.emulated else ATTACHED} {board_name}\n"
         try:
-            connection.sendall(ready.encode("ascii", "replace"))
+            connection.sendall(ready.encode("utf-8", "replace"))
         except OSError:
             connection.close()
             return
-        self._session = _Session(connection, login.peer, line)
+        self._session = session = _Session(connection, login.peer, line)
         self._report(f"{login.peer}: connected")
+        if line.is_lost:  # before there was a session that the board's thread could have ended
+            session.shut_down()
 
     def _carry_to_board(self, session: _Session) -> None:
         """Carry the bytes that have come from the client to the board. End the session if the client has gone or sends

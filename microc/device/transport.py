@@ -292,10 +292,10 @@ an address would be visible to the other users of the computer."""
 READY, DENIED, BUSY, LOST = "ready", "denied", "busy", "lost"
 """First words of the server's answers. READY is followed by :data:`EMULATED` or :data:`ATTACHED` and the board's name."""
 EMULATED, ATTACHED = "emulated", "attached"
-MAX_LOGIN_BYTES = 256
+MAX_LOGIN_BYTES = 512
 """Largest length of the line with the token, and of the answer, in bytes with the line end."""
 _TOKEN_FORM = re.compile("[!-~]{16,128}")
-_READY_FORM = re.compile(f"{READY} ({EMULATED}|{ATTACHED}) ([!-~]{{1,128}})")
+_READY_FORM = re.compile(f"{READY} ({EMULATED}|{ATTACHED}) (.+)")
 _LOGIN_SECONDS = 60.0
 """Time to wait for the answer: the server may have to start an emulator first."""
 _REFUSALS = {
@@ -369,7 +369,7 @@ class RemoteTransport(SocketTransport):
             connection.sendall(encode_login(self._token))
             answer = _read_line(connection, time.monotonic() + _LOGIN_SECONDS)
             if ready := _READY_FORM.fullmatch(answer):
-                self.emulated, self.board = ready[1] == EMULATED, ready[2]
+                self.emulated, self.board = ready[1] == EMULATED, make_printable(ready[2], MAX_LOGIN_BYTES)
                 return connection
             what, hint = _REFUSALS.get(answer, ("the answer is not that of microc serve", "check host and port"))
             raise DeviceError(what, where=self.description, hint=hint)
@@ -388,7 +388,7 @@ def _read_line(connection: socket.socket, deadline: float) -> str:
         if byte in (b"", b"\n"):
             break
         line += byte
-    return line.decode("ascii", "replace")
+    return line.decode("utf-8", "replace")
 
 
 def format_tcp_address(host: str, port: int, scheme: str = RemoteTransport.scheme) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,11 +36,11 @@ Serve = Callable[..., "Served"]
 class Served:
     """A server that runs in a thread, with the lines that it reports and the times that its board was started."""
 
-    def __init__(self, firmware: Path, idle_seconds: float = 60.0) -> None:
+    def __init__(self, firmware: Path, idle_seconds: float = 60.0, name: str = "host") -> None:
         self.firmware, self.starts = firmware, 0
         self.lines: list[str] = []
         self.server = BoardServer(
-            ServedBoard(self._open_line, "host", emulated=False, restartable=True),
+            ServedBoard(self._open_line, name, emulated=False, restartable=True),
             "127.0.0.1",
             0,
             SECRET,
@@ -82,7 +83,7 @@ class Served:
 
 
 @contextmanager
-def served(firmware: Path, **options: float) -> Iterator[Served]:
+def served(firmware: Path, **options: Any) -> Iterator[Served]:
     found, ended = Served(firmware, **options), threading.Event()
 
     def work() -> None:
@@ -112,6 +113,14 @@ def test_clients_one_after_the_other(firmware: Path) -> None:
         assert it.starts == 1 and it.server.client_count == 5
         line = open_transport(it.server.address)
         assert isinstance(line, RemoteTransport) and (line.board, line.emulated) == ("host", False)
+        line.close()
+
+
+@pytest.mark.parametrize(("name", "shown"), [("my böard", "my böard"), ("a\nb", "a?b"), ("x" * 250, "x" * 250)])
+def test_names_of_board_files(name: str, shown: str, firmware: Path) -> None:
+    with served(firmware, name=name) as it:
+        line = open_transport(it.server.address)
+        assert isinstance(line, RemoteTransport) and line.board == shown
         line.close()
 
 
@@ -227,8 +236,12 @@ def test_silence_ends_a_session(firmware: Path) -> None:
         with it.client(reconnect=5.0) as board:  # and a client that comes back goes on
             board.reset_state()
             board.write_tensor(A, ints(21))
-            while sum("silence" in line for line in it.lines) < 2:
-                pass
+            for _ in range(1000):  # until the server has seen the silence
+                if sum("silence" in line for line in it.lines) == 2:
+                    break
+                time.sleep(0.01)
+            else:
+                pytest.fail("a silent client stays connected")
             board.run()
             assert board.read_tensor(OUT) == ints(42)
 
