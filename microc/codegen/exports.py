@@ -128,7 +128,7 @@ ANONYMOUS = Publisher()
 _AUTHOR = re.compile(r"([A-Za-z0-9 _\-+.,]+?)(?: <([A-Za-z0-9_\-+.]+@[A-Za-z0-9\-.]+)>)?")
 _URL = re.compile(r"https?://[A-Za-z0-9\-.]+(/[A-Za-z0-9_\-+.,:/=#@]*)?")
 _LICENSE = re.compile(r"[A-Za-z0-9.+\-]+( (AND|OR|WITH) [A-Za-z0-9.+\-]+)*")
-_VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.\-]+)?")
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.\-]+)?")
 
 
 def make_publisher(author: str = "", url: str = "", license: str = "", version: str = "") -> Publisher:

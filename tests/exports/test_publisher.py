@@ -71,6 +71,7 @@ def test_rust() -> None:
         ("url", 'https://lab.org/"x'),
         ("license", "MIT, and more"),
         ("version", "1.0"),
+        ("version", "1.0.\N{ARABIC-INDIC DIGIT TWO}"),
         ("version", "1.0.0" + "0" * 300),
     ],
 )
