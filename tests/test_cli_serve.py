@@ -18,14 +18,18 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.tuned.records import FAILED, OK
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.records import FAILED, OK, list_tuning_tasks
 from microc.device.boards import load_board
 from microc.device.transport import TOKEN
 from microc.errors import UsageError
+from microc.target import target_for
 from microc.tuning.on_board import LoadRunner
 from tests.support import digits
 from tests.tuning.test_loaded import hanging
-from tests.tuning.test_runners import candidates, dense, emulated
+from tests.tuning.test_regions import layer
+from tests.tuning.test_runners import candidates, emulated
 
 SECRET = "the-token-of-this-test"
 BOARD = "mps2-an386"
@@ -116,7 +120,7 @@ def test_a_served_board_equals_a_direct_one(
 def test_an_emulated_board_runs_and_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outputs: Any) -> None:
     """Instructions are the same; a candidate that hangs costs itself alone, since the server starts the emulator anew."""
     project = tmp_path / "firmware"
-    microc.compile(digits.INT8, board=BOARD, protocol="tuning").write(project)
+    microc.compile(layer(), board=BOARD, protocol="tuning").write(project)
     monkeypatch.setenv(TOKEN, SECRET)
     with serving(project) as start:
         assert start["emulated"] and start["board"] == BOARD
@@ -127,7 +131,8 @@ def test_an_emulated_board_runs_and_tunes(tmp_path: Path, monkeypatch: pytest.Mo
         runner = LoadRunner(load_board(BOARD), start["address"], patience=1.0)
         try:
             assert runner.unit == "instructions"
-            task = dense("cortex-m4")
+            network = compile_network(layer(), target_for("cortex-m4"), make_options(optimize="speed"))
+            (task,) = list_tuning_tasks(network)
             first, second, third = candidates(task, 2)
             results = runner.measure(task, [first, hanging(second), third])
             assert [result.status for result in results] == [OK, FAILED, OK]
