@@ -27,14 +27,13 @@ def run_serve_command(arguments: ServeArguments) -> show.Answer:
 
     token = _choose_token(arguments)
     project = open_project(arguments.folder)
-    is_virtual = project.board.virtual or project.board.target.isa == "host"
     if not arguments.serial:
         build_project(project)
     board = ServedBoard(
         lambda: _open_answering_line(project, arguments),
         project.board.name,
         emulated=project.emulated and not arguments.serial,
-        restartable=is_virtual and not arguments.serial,
+        restartable=not (arguments.serial or project.needs_hardware),
     )
     with ExitStack() as stack:
         server = BoardServer(

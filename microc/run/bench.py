@@ -140,10 +140,9 @@ def _measure_board(
         sizes = build_project(project).sizes
         shared = sum(kernel.get("cores", 1) > 1 for kernel in project.manifest["kernels"])
         row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack, shared_kernels=shared)
-        is_virtual = project.emulated or "simulator" in board.raw or board.target.isa == "host"
-        if not is_virtual:
+        if project.needs_hardware:
             flash_project(project, port=AUTO, patience=answer_timeout)
-        with Device(project, "" if is_virtual else AUTO, patience=answer_timeout) as device:
+        with Device(project, AUTO if project.needs_hardware else "", patience=answer_timeout) as device:
             device.set_inputs(*draw_inputs(device.inputs, np.random.default_rng(SEED)))
             if meter:
                 with run_meter(meter, board.name, repeat) as reading:

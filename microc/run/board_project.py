@@ -188,6 +188,11 @@ class Project:
         """True if an emulator can run the board."""
         return "emulator" in self.board.raw
 
+    @property
+    def needs_hardware(self) -> bool:
+        """True if the firmware runs neither in an emulator or a simulator nor as a process of this computer."""
+        return not (self.emulated or self.board.simulated or self.board.target.isa == "host")
+
     def networks(self) -> tuple[Project, ...]:
         """List all networks of the firmware in the board's order; the project itself if it has one."""
         names = _read_project_manifest(self.folder / PROJECT_MARKER).get("models", ())
@@ -395,7 +400,7 @@ def open_board_line(
         )
     if project.board.simulated and not port:
         return open_transport(make_simulator_address(project.board, project.elf)), 0.0, False
-    if port or not (project.emulated or project.board.target.isa == "host"):
+    if port or project.needs_hardware:
         port = find_board_port(project.board) if port in ("", AUTO) else port
         transport = open_line_probing_rates(port, bauds, project.board.raw["console"].get("baud", BAUD))
         return transport, patience, is_remotely_emulated(transport, project.board)
