@@ -32,7 +32,8 @@ TITLES = {
     "strww": "streaming wake word",
 }
 """The int8 networks of MLPerf Tiny."""
-FIGURES = {"instructions": "Instructions per inference", "ram": "RAM, bytes", "flash": "Flash, bytes"}
+FIGURES = {"instructions": "instructions per inference", "ram": "RAM, bytes", "flash": "flash, bytes"}
+"""Figures with a panel each, and their titles."""
 CORES = {"cortex-m4": "Cortex-M4", "cortex-m55": "Cortex-M55"}
 """Cores with a picture each."""
 FONT = "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
@@ -59,7 +60,7 @@ def read_palette(dark: bool) -> dict[str, str]:
 
 
 def record(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Keep of the rows of a benchmark what pages show: no layers, bars or ratios."""
+    """Drop from the rows of a benchmark what no page shows: layers, bars and ratios."""
     dropped = ("layers", "ratios", "most", "aim", "missed")
     return {
         "command": "python benchmarks/mlperf_tiny.py --json FILE && python benchmarks/charts.py --record FILE",
@@ -73,19 +74,24 @@ def read_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def select_int8(rows: Sequence[Mapping[str, Any]], core: str) -> dict[str, Mapping[str, Any]]:
+    """Select the rows of the int8 networks on a core, by network."""
+    return {row["model"]: row for row in rows if row["core"] == core and row["model"] in TITLES}
+
+
 def draw_peers(rows: Sequence[Mapping[str, Any]], core: str, layout: Layout, dark: bool) -> str:
-    """Draw microc beside TensorFlow Lite Micro with CMSIS-NN as SVG: of every figure a panel, of every network two bars.
+    """Draw microc beside TensorFlow Lite Micro with CMSIS-NN as SVG: a panel for each figure, two bars for each network.
 
     The peer's bar has full length everywhere, since the networks' figures differ by a factor of a hundred.
     """
     colours = read_palette(dark)
-    chosen = {row["model"]: row for row in rows if row["core"] == core and row["model"] in TITLES}
+    chosen = select_int8(rows, core)
     width = (layout.width - 2 * MARGIN - GAP * (layout.columns - 1)) // layout.columns
     height = 34 + ROW * len(chosen)
     lines = []
     for k, (figure, title) in enumerate(FIGURES.items()):
         x, y = MARGIN + (k % layout.columns) * (width + GAP), MARGIN + 28 + (k // layout.columns) * height
-        lines.append(_text(x, y + 16, title, 15, colours["ink"], 'font-weight="600"'))
+        lines.append(_text(x, y + 16, title[0].upper() + title[1:], 15, colours["ink"], 'font-weight="600"'))
         for n, (model, row) in enumerate(chosen.items()):
             top = y + 34 + n * ROW
             ours, theirs = row[figure], row["peer"][figure]
@@ -107,13 +113,11 @@ def draw_peers(rows: Sequence[Mapping[str, Any]], core: str, layout: Layout, dar
 
 
 def describe_peers(rows: Mapping[str, Mapping[str, Any]], core: str) -> str:
-    """Say in words what the picture shows, for those who do not see it."""
+    """Describe the picture of a core in words, for those who do not see it."""
     parts = []
     for figure, title in FIGURES.items():
         shares = [100 * row[figure] / row["peer"][figure] for row in rows.values()]
-        parts.append(
-            f"{title.partition(',')[0].replace('I', 'i').replace('F', 'f')} {min(shares):.0f} to {max(shares):.0f} %"
-        )
+        parts.append(f"{title.partition(',')[0]} {min(shares):.0f} to {max(shares):.0f} %")
     return (
         f"The five int8 networks of MLPerf Tiny on an emulated {CORES[core]}. microc needs, of what TensorFlow Lite Micro with "
         f"CMSIS-NN needs: {', '.join(parts)}."
@@ -132,7 +136,7 @@ def draw_all() -> dict[str, str]:
 
 
 def _short(count: int) -> str:
-    """A count with three digits: 2.80 M, 10.6 K."""
+    """Format a count with three digits: 2.80 M, 10.6 K."""
     for unit, name in ((1_000_000, " M"), (1000, " K")):
         if count >= unit:
             scaled = count / unit

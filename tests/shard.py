@@ -32,8 +32,8 @@ def list_files() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
 
 
-def share(words: str) -> tuple[int, int]:
-    """Read a share such as 1/4."""
+def parse_share(words: str) -> tuple[int, int]:
+    """Return the number of a share and of all of them. Raise ArgumentTypeError if ``words`` is not such as 1/4."""
     match = re.fullmatch(r"([1-9]\d?)/([1-9]\d?)", words)
     if match is None or int(match[1]) > int(match[2]):
         raise argparse.ArgumentTypeError(f"got {words}, expected a share such as 1/4")
@@ -42,7 +42,7 @@ def share(words: str) -> tuple[int, int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.shard", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("share", type=share, help="number of the share and of all, such as 1/4")
+    parser.add_argument("share", type=parse_share, help="number of the share and of all, such as 1/4")
     number, count = parser.parse_args(words).share
     durations = json.loads(DURATIONS.read_text(encoding="utf-8"))
     files = split_files(list_files(), durations, count)[number - 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.charts import TITLES, describe_peers, read_rows
+from benchmarks.charts import TITLES, describe_peers, read_rows, select_int8
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^(<!-- begin (\w+) ([\w-]+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -28,14 +28,14 @@ def table(subject: str) -> str:
     if subject == "float":
         rows = [row for row in read_rows() if row["model"].endswith("_float")]
     else:
-        rows = [row for row in read_rows() if row["core"] == subject and row["model"] in TITLES]
+        rows = [*select_int8(read_rows(), subject).values()]
     head = f"| network | {' | '.join(COLUMNS)} |\n|---|{'--:|' * len(COLUMNS)}"
     return "\n".join((head, *map(_row, rows)))
 
 
 def picture(core: str) -> str:
     """HTML: the picture of a core, for light and dark pages and for wide and narrow screens."""
-    rows = {row["model"]: row for row in read_rows() if row["core"] == core and row["model"] in TITLES}
+    rows = select_int8(read_rows(), core)
     dark, narrow = "(prefers-color-scheme: dark)", "(max-width: 600px)"
     sources = ((f"{dark} and {narrow}", "-narrow-dark"), (narrow, "-narrow-light"), (dark, "-dark"))
     return "".join(
@@ -78,7 +78,7 @@ def peers(core: str) -> str:
     """Markdown: TensorFlow Lite Micro and microc side by side, the int8 networks on a core."""
     figures = ("instructions", "RAM", "code")
     head = f"| network | {' | '.join(f'TFLM {name} | microc' for name in figures)} |\n|---|{'--:|' * 2 * len(figures)}"
-    rows = [row for row in read_rows() if row["core"] == core and row["model"] in TITLES]
+    rows = select_int8(read_rows(), core).values()
     return "\n".join(
         (
             head,

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.charts import FIGURES, FOLDER, TITLES, draw_all, read_palette, read_rows
 from microc.cli.parser import parse_command_line
-from scripts.site import session
+from scripts.site import explain_pictures, session
 from tests.site.running import ROOT
 
 PICTURES = draw_all()
@@ -22,8 +23,16 @@ def test_a_chart_is_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == PICTURES[name], "draw it again: python benchmarks/charts.py"
 
 
+@pytest.mark.parametrize("name", explain_pictures.PICTURES)
+def test_a_drawing_is_current(name: str) -> None:
+    drawn = explain_pictures.PICTURES[name]()
+    assert (explain_pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8") == drawn, (
+        "draw it again: python -m scripts.site.explain_pictures"
+    )
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
-def test_a_picture_has_a_title_and_loads_nothing(path: str) -> None:
+def test_a_picture_has_a_title_and_loads_nothing(path: Path) -> None:
     root = ElementTree.parse(path).getroot()
     assert root.get("role") == "img" and root.get("viewBox")
     assert len(root.findtext("{http://www.w3.org/2000/svg}title") or "") > 40
