@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import microc
+
 ROOT = Path(__file__).resolve().parents[1]
 README, OVERVIEW, FORMATS = (
     (ROOT / path).read_text(encoding="utf-8") for path in ("README.md", "docs/overview.md", "docs/formats.md")
@@ -60,6 +62,15 @@ def test_the_commands_run_in_order(tmp_path: Path, page: str, least: int) -> Non
     for command in found:
         done = run(tmp_path, "-m", *shlex.split(command))
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_c_is_printed_as_shown() -> None:
+    """The block of README that begins with a comment is an excerpt of the digits for a Cortex-M4."""
+    (block,) = (block for block in blocks("c") if block.startswith("/*"))
+    source = microc.compile(DIGITS / "digits_int8.tflite", board="netduinoplus2").files()["model.c"]
+    printed = iter(str(source).splitlines())
+    for line in block.splitlines():
+        assert line in printed, line  # behind the line before
 
 
 def test_the_python_runs(tmp_path: Path) -> None:
