@@ -14,7 +14,7 @@ from microc.compiler import validation
 from microc.errors import UsageError, known_names_hint
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
-from microc.ops.signal.biquads import COEFFICIENT_BITS, biquad_state_shape
+from microc.ops.signal.digital_filters import COEFFICIENT_BITS, biquad_state_shape
 
 # ---- Base of stages: the signal that passes through them, their interface, and checks of declared numbers.
 

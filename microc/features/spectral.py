@@ -14,7 +14,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint
 from microc.features.filters import Signal, Stage
-from microc.ops.signal.logarithm import FRACTION, MOST_SUBTRACTED
+from microc.ops.signal.filter_bank import FRACTION, MOST_SUBTRACTED
 from microc.ops.signal.power_spectrum import LONGEST
 
 # ---- Windows by name, as in ``scipy.signal.get_window`` and ``librosa``.

@@ -14,7 +14,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint
 from microc.features.filters import Signal, Stage
-from microc.ops.signal.biquads import biquad_state_shape
+from microc.ops.signal.digital_filters import biquad_state_shape
 
 # ---- Statistics of a frame or its spectrum, in floats: int16 samples become floats first.
 

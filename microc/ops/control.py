@@ -28,7 +28,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Rounding, flag, integer, subgraph
-from microc.ops.gradients.unroll import unroll_loop
+from microc.ops.gradients.rules import unroll_loop
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir

@@ -19,7 +19,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import scanned_operand_count
 from microc.ops.matrix.gemm import QuantisedWeights, recover_quantised_weights
-from microc.ops.recurrent.loop_body import LoopBodyBuilder
+from microc.ops.recurrent.cells import LoopBodyBuilder
 from microc.tir.bit_fields import smallest_bit_width
 from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
 

@@ -33,7 +33,7 @@ from microc.graph.ir import Attr, Quant
 from microc.numerics import quantize_multiplier
 from microc.ops import formulas
 from microc.ops.attributes import Multiplier, Rounding, Ties
-from microc.ops.elementwise.lookup import int16_function_table
+from microc.ops.elementwise.elementwise import int16_function_table
 
 CONVERTERS = ConverterTable()
 

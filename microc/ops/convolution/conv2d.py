@@ -25,7 +25,7 @@ from microc.ops.convolution.conv2d_algorithms import (
     can_use_uint8_sliding_windows,
 )
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
-from microc.ops.gradients.windows import build_conv2d_gradients
+from microc.ops.gradients.rules import build_conv2d_gradients
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,

@@ -32,7 +32,7 @@ from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_ac
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, default_attributes, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
 from microc.ops.convolution.geometry import WINDOWS
-from microc.ops.gradients.windows import build_conv2d_transpose_gradients
+from microc.ops.gradients.rules import build_conv2d_transpose_gradients
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
 from microc.ops.windows import (
     Product,

@@ -22,7 +22,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.gradients.windows import build_convolution_gradients
+from microc.ops.gradients.rules import build_convolution_gradients
 from microc.ops.matrix.gemm import build_initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
 from microc.ops.windows import (

@@ -24,7 +24,7 @@ from microc.ops.data_movement.rearrange import (
     wrap_index_array,
 )
 from microc.ops.elementwise.scalar_functions import SCATTERED
-from microc.ops.gradients.movement import build_gather_elements_gradient, build_gather_nd_gradient
+from microc.ops.gradients.rules import build_gather_elements_gradient, build_gather_nd_gradient
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var

@@ -14,7 +14,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import choice, flag, int_pairs_by_axis, integer, one_axis, result_extents, some_axes
 from microc.ops.constants import BOUNDED
-from microc.ops.gradients.movement import (
+from microc.ops.gradients.rules import (
     build_broadcast_gradient,
     build_mirror_pad_gradient,
     build_reverse_gradient,

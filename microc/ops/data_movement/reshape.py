@@ -29,7 +29,7 @@ from microc.ops.attributes import (
 from microc.ops.constants import BOUNDED, attribute_dtype_error_message
 from microc.ops.data_movement.rearrange import check_index_dtype, wrap_index, wrap_index_array
 from microc.ops.elementwise.tables import IDENTITY, emit_table_lookup
-from microc.ops.gradients.movement import (
+from microc.ops.gradients.rules import (
     build_concat_gradients,
     build_gather_gradient,
     build_pad_gradient,

@@ -16,7 +16,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import REQUIRED, choice, flag, integer, integers, real
 from microc.ops.constants import BOUNDED
 from microc.ops.data_movement.rearrange import clamp_index
-from microc.ops.images.grid_sample import FARTHEST, AxisTaps, TapTables, clamp_coordinate
+from microc.ops.images.resample import FARTHEST, AxisTaps, TapTables, clamp_coordinate
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var

@@ -29,7 +29,7 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import product_sum_overflow_message
 from microc.ops.convolution.geometry import add_128_as_uint8
-from microc.ops.gradients.matrix import build_dense_gradients
+from microc.ops.gradients.rules import build_dense_gradients
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,

@@ -41,7 +41,7 @@ from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float,
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, CheckedNode, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
-from microc.ops.gradients.reduction import build_log_softmax_gradient
+from microc.ops.gradients.rules import build_log_softmax_gradient
 from microc.ops.normalisation.norms import infer_rows
 from microc.ops.normalisation.softmax import SUM_BITS, compute_exponential_table, int32_headroom
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis

@@ -45,7 +45,7 @@ from microc.ops.constants import (
     make_zero_point_range_check,
     stored_range_error_message,
 )
-from microc.ops.gradients.reduction import LEAST_NORM, build_l2_normalize_gradient, build_layer_norm_gradient
+from microc.ops.gradients.rules import LEAST_NORM, build_l2_normalize_gradient, build_layer_norm_gradient
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var

@@ -30,9 +30,9 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import BOUNDED, POSITIVE, CheckedNode, NumberUse, OperandBounds, stored_range_error_message
-from microc.ops.elementwise.lookup import compute_interpolation_table, interpolate_table
+from microc.ops.elementwise.elementwise import compute_interpolation_table, interpolate_table
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
-from microc.ops.gradients.reduction import build_softmax_gradient
+from microc.ops.gradients.rules import build_softmax_gradient
 from microc.ops.quantised.scaling import build_doubling_high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir

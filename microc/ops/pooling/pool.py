@@ -30,7 +30,7 @@ from microc.ops.arithmetic import (
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
 from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
-from microc.ops.gradients.windows import build_avg_pool_gradient, build_max_pool_gradient
+from microc.ops.gradients.rules import build_avg_pool_gradient, build_max_pool_gradient
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, exact_scale_ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef

@@ -45,7 +45,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import make_zero_point_range_check, stored_range_error_message
-from microc.ops.gradients.reduction import build_cumsum_gradient
+from microc.ops.gradients.rules import build_cumsum_gradient
 from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir

@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import Attributes, flag, integer, mantissa
 from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.signal.spectrum import check_dtypes
+from microc.ops.signal.power_spectrum import check_dtypes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 

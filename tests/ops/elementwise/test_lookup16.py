@@ -11,7 +11,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
-from microc.ops.elementwise.lookup import int16_function_table
+from microc.ops.elementwise.elementwise import int16_function_table
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import set_rounding_attributes
 from tests.frontend.tflite_model import Op, quantised
