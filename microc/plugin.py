@@ -38,9 +38,9 @@ from microc.frontend.signature import Rank, Value, bind_converter
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
-from microc.isa.host import with_unit
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.isa.portable import UNALIGNED
+from microc.isa.small_families import with_unit
 from microc.module import Sources
 from microc.ops.arithmetic import is_quantised, legalize_in_float
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real

@@ -14,16 +14,12 @@ from types import MappingProxyType
 from microc.base.immutable import Registry
 from microc.isa.arm import ARM
 from microc.isa.arm_neon import AARCH64, ARMV7A
-from microc.isa.avr import AVR
-from microc.isa.host import HOST
-from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, VectorUnit
+from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, TensorIntrin, VectorUnit
 from microc.isa.riscv import RISCV
-from microc.isa.tensor_intrinsics import TensorIntrin
+from microc.isa.small_families import AVR, HOST, WASM, XTENSA
 from microc.isa.vocabulary import INTRINSICS, TENSORS
 from microc.isa.vocabulary.scalar_words import NATURAL
-from microc.isa.wasm import WASM
 from microc.isa.x86 import X86
-from microc.isa.xtensa import XTENSA
 
 FAMILIES: Registry[Family] = Registry(
     "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARMV7A, ARM, AVR, XTENSA, RISCV, WASM)}

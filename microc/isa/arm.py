@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, build_instruction_body
 from microc.isa.mve.arm_mve import ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
+from microc.isa.small_families import REFERENCE, with_unit
 from microc.tir.names import SHIFTED_SATURATIONS
 
 # ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes can only be loaded at a register offset, unsigned bytes at

@@ -2,7 +2,7 @@
 """Advanced SIMD (NEON). AArch64: the 128-bit vectors that all its cores have, and the dot products of four bytes of
 Armv8.2-A. Armv7-A, for Linux of 32 bits: vectors of integers alone.
 
-:mod:`microc.isa.gnu_vectors` contains the intrinsics that C operators compute. This file contains the others, by the
+:mod:`microc.isa.portable` contains the intrinsics that C operators compute. This file contains the others, by the
 functions that compilers declare in ``arm_neon.h``."""
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from microc.isa.arm import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
-from microc.isa.gnu_vectors import build_gnu_vector_set
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
-from microc.isa.portable import LIBRARY, UNALIGNED
+from microc.isa.portable import LIBRARY, UNALIGNED, build_gnu_vector_set
 
 _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
 """C preprocessor condition of a little-endian AArch64 compiler. For big-endian targets compilers number lanes from

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from microc.base import dtypes
-from microc.isa.gnu_vectors import build_gnu_vector_set, build_vector_instruction_body
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
-from microc.isa.portable import LIBRARY, UNALIGNED
+from microc.isa.portable import LIBRARY, UNALIGNED, build_gnu_vector_set, build_vector_instruction_body
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import NUMBERED, SHORT_WORDS
 
@@ -112,7 +111,7 @@ def _build_high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tup
 
 # ---- Widening loads and narrowing stores of 32-bit lanes on x86-64, of all lanes and of the first ones
 #
-# gcc translates the conversions of :mod:`microc.isa.gnu_vectors` element by element.
+# gcc translates the conversions of :mod:`microc.isa.portable` element by element.
 
 _LETTERS = {1: "b", 2: "w"}
 """Suffix of instruction names by bytes of an element."""

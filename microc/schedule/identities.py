@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.numerics import TO_WHOLE
 from microc.tir import ir
-from microc.tir.analysis.intervals import within
+from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.names import BOUND, MAGNITUDE, SATURATED, TWO_ROUNDINGS
 from microc.tir.rewrite import free_vars, substitute, walk_expr

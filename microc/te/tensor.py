@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor expressions: tensors defined by an expression of one element, as in TVM.
-
-An example is ``compute((n, m), lambda i, j: a[i, j] + b[j])``."""
+"""Tensor expressions, as in TVM, and their lowering to loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import ir
-from microc.tir.ir import Expr, Var
-from microc.tir.symbolic import convert_extent
+from microc.tir.ir import Buffer, Expr, Var
+from microc.tir.names import EXTERN
+from microc.tir.rewrite import ExprMap, children, map_children
+from microc.tir.symbolic import convert_extent, symbolic_sizes_in
+from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
+
+# ---- Tensor expressions: tensors defined by an expression of one element, as in TVM.
+#
+# An example is ``compute((n, m), lambda i, j: a[i, j] + b[j])``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Reduce(Expr):
 
     ``combine`` is ``add``, ``mul``, ``fma`` (a sum of products; a product and its addition are rounded once), ``max``,
     ``min``, ``maximum`` or ``minimum``. The last two differ from ``max`` and ``min`` for NaN
-    (:func:`microc.te.lower.build_reduction_step`). A reduction must be the whole expression of a :func:`compute`. ``init`` may
+    (:func:`microc.te.tensor.build_reduction_step`). A reduction must be the whole expression of a :func:`compute`. ``init`` may
     depend on the spatial axes, for example a bias.
     """
 
@@ -188,3 +195,355 @@ def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Redu
 def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
     """Return the minimum of ``init`` and of ``value`` over ``axes``."""
     return _make_reduce("min", value, axes, init)
+
+
+# ---- Lowering of tensor expressions to loops, and printing of tensor expressions as text.
+
+
+# ---- Tensor expressions to loops: one block per computed tensor, in order of dependence, without optimisation.
+
+
+def collect_tensors(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return ``outputs`` and all tensors on which they depend, including placeholders; producers precede their readers."""
+    order: dict[int, Tensor] = {}
+
+    def append_after_producers(tensor: Tensor) -> None:
+        if id(tensor) in order:
+            return
+        match tensor.definition:
+            case ComputeDef(_, body):
+                for read in tensor_reads(body):
+                    append_after_producers(read.tensor)
+            case ExternDef(_, operands):
+                for operand in operands:
+                    append_after_producers(operand)
+        order[id(tensor)] = tensor
+
+    for tensor in outputs:
+        append_after_producers(tensor)
+    return tuple(order.values())
+
+
+def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
+    """Yield the reads of tensor elements in an expression. A read is yielded before the reads in its indices.
+
+    A subexpression that occurs several times as the same object is visited once."""
+    seen: set[int] = set()
+    waiting = [expr]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        match found:
+            case TensorRead(_, indices):
+                yield found
+                waiting += indices[::-1]
+            case Reduce(_, value, _, init):
+                waiting += (init, value)
+            case _:
+                waiting += children(found)[::-1]
+
+
+class _Lowering:
+    """Lowering of tensors to the loops of one function, with the buffers of the tensors and the names in use."""
+
+    def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
+        self.taken = {size.name for size in sizes}
+        self.buffers: dict[int, Buffer] = {}
+        for tensor, scope in params:
+            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype, scope)
+        for tensor in outputs:
+            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype)
+
+    def unused_name(self, stem: str) -> str:
+        """Return a name, derived from ``stem``, that the function does not use yet."""
+        name, number = stem, 1
+        while name in self.taken:
+            name, number = f"{stem}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def get_buffer(self, tensor: Tensor) -> Buffer:
+        """Return the buffer of a tensor; a workspace is created for an intermediate tensor."""
+        if id(tensor) not in self.buffers:
+            if tensor.definition is None:
+                raise ProgramError(
+                    f"placeholder {tensor.name} is read, but is no parameter of the function",
+                    hint="pass it to te.create_prim_func in inputs or consts",
+                )
+            name = self.unused_name(tensor.name)
+            self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
+        return self.buffers[id(tensor)]
+
+    def lower_expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
+        """Lower an expression over tensors to an expression over buffers, with variables replaced as in ``values``."""
+        return self.lower_shared(x, values, {})
+
+    def lower_shared(self, x: Expr, values: Mapping[Var, Expr], lowered_by_id: dict[int, Expr]) -> Expr:
+        """Lower an expression, keeping shared subexpressions shared.
+
+        ``lowered_by_id``: lowered subexpressions by the identity of the original."""
+        if id(x) not in lowered_by_id:
+            lowered_by_id[id(x)] = self.lower_by_operands(
+                x, values, lambda part: self.lower_shared(part, values, lowered_by_id)
+            )
+        return lowered_by_id[id(x)]
+
+    def lower_by_operands(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
+        """Lower an expression. ``lower_operand``: function that lowers each of its operands."""
+        match x:
+            case Var():
+                return values.get(x, x)
+            case TensorRead(tensor, indices):
+                return ir.Load(self.get_buffer(tensor), tuple([lower_operand(i) for i in indices]))
+            case Reduce():
+                raise ProgramError(
+                    "a reduction is part of a larger expression; expected it as the whole expression of a te.compute",
+                    hint="compute it by itself, and the rest in a compute that reads it",
+                )
+            case _:
+                return map_children(x, lower_operand)
+
+    def lower_extern(self, definition: ExternDef, needed_results: Sequence[Tensor]) -> ir.Stmt:
+        """Lower tensors that are defined by loops to one block without iterators.
+
+        Results of the definition that are not in ``needed_results`` become local buffers, allocated around the block."""
+        operands = tuple(self.get_buffer(operand) for operand in definition.operands)
+        known = {tensor.position: self.get_buffer(tensor) for tensor in needed_results}
+        unread: list[Buffer] = []
+        for position, (name, shape, dtype) in enumerate(definition.results):
+            if position not in known:
+                known[position] = Buffer(self.unused_name(name), shape, dtype, "workspace")
+                unread.append(known[position])
+        results = tuple(known[position] for position in range(len(definition.results)))
+        body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),))
+        for buffer in unread:
+            body = ir.Alloc(buffer, body)
+        return body
+
+    def lower_compute(self, tensor: Tensor, block_name: str) -> ir.Stmt:
+        """Lower a tensor that is defined by an expression to loops around a block named ``block_name``."""
+        definition = tensor.definition
+        assert isinstance(definition, ComputeDef)
+        buffer, body = self.get_buffer(tensor), definition.body
+        if isinstance(body, Reduce) and any(not axis.extent for axis in body.axes):
+            body = body.init  # a reduction over nothing
+        axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
+        if isinstance(body, Reduce):
+            axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
+        loops: list[tuple[Var, int]] = []
+        iters: list[ir.IterVar] = []
+        values: dict[Var, Expr] = {}
+        for var, extent, kind in axes:
+            stem = var.name if var.name not in self.taken else f"{var.name}_{tensor.name}"
+            loop = Var(self.unused_name(stem))
+            inner = Var(self.unused_name(f"v_{stem}"))
+            loops.append((loop, extent))
+            iters.append(ir.IterVar(inner, extent, kind, loop))
+            values[var] = inner
+        where = tuple(i.var for i in iters[: len(tensor.shape)])
+        init: ir.Stmt | None = None
+        if isinstance(body, Reduce):
+            init = ir.Store(buffer, where, self.lower_expr(body.init, values))
+            value: Expr = build_reduction_step(
+                body.combine, ir.Load(buffer, where), self.lower_expr(body.value, values)
+            )
+        else:
+            value = self.lower_expr(body, values)
+        block = ir.Block(block_name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
+        return ir.loops(loops, block)
+
+
+def create_prim_func(
+    name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
+) -> ir.PrimFunc:
+    """Return the function whose loops compute ``outputs``.
+
+    Its parameters are the inputs, the constants and the outputs, in this order. Intermediate tensors become ``workspace``
+    buffers that are allocated around the body. Each block is named after its tensor; a number is appended if names repeat.
+    Symbolic sizes in extents become scalar parameters of the function."""
+    order = collect_tensors(outputs)
+    scalars = symbolic_sizes_in(
+        extent for tensor in (*inputs, *consts, *order) for extent in _spatial_and_reduction_extents(tensor)
+    )
+    lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
+    body: list[ir.Stmt] = []
+    workspaces: list[Buffer] = []
+    kept = {id(t) for t in outputs}
+    blocks: set[str] = set()
+    for tensor in order:
+        match tensor.definition:
+            case None:
+                continue
+            case ExternDef() as definition:
+                made = [t for t in order if t.definition is definition]
+                if tensor is made[0]:
+                    body.append(lowering.lower_extern(definition, made))
+                if id(tensor) not in kept:
+                    workspaces.append(lowering.get_buffer(tensor))
+                continue
+        block, number = tensor.name, 1
+        while block in blocks:
+            block, number = f"{tensor.name}_{number}", number + 1
+        blocks.add(block)
+        body.append(lowering.lower_compute(tensor, block))
+        if id(tensor) not in kept:
+            workspaces.append(lowering.get_buffer(tensor))
+    result = ir.seq(*body)
+    for buffer in reversed(workspaces):
+        result = ir.Alloc(buffer, result)
+    params = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
+    return ir.PrimFunc(name, params, result, scalars=scalars)
+
+
+def _spatial_and_reduction_extents(tensor: Tensor) -> tuple[int, ...]:
+    """Return the extents of a tensor's axes, followed by the extents of its reduction axes."""
+    body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
+    return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
+
+
+def build_reduction_step(operation: str, total: Expr, value: Expr) -> Expr:
+    """Return the result of one step of a reduction, which combines the running ``total`` with the next ``value``.
+
+    ``max`` and ``min`` of floats ignore NaN values: these operators return their second operand in a comparison with NaN,
+    and the total is the second operand. ``maximum`` and ``minimum`` return NaN if any value is NaN.
+    """
+    if operation in ("maximum", "minimum"):
+        plain = "max" if operation == "maximum" else "min"
+        if not dtypes.is_float(total.dtype):
+            return ir.Bin(plain, total, value)
+        beyond = ir.binary("gt" if operation == "maximum" else "lt", value, total)
+        return ir.select(ir.Bin("or", beyond, value.ne(value)), value, total)
+    if operation == "fma" and isinstance(value, ir.Bin):
+        return ir.call("fma", value.a, value.b, total)
+    swapped = operation in ("max", "min") and dtypes.is_float(total.dtype)
+    return ir.Bin(operation, value, total) if swapped else ir.Bin(operation, total, value)
+
+
+# ---- Printing of tensor expressions: one tensor per line, producers first. Reductions are written as sums over indices.
+#
+# ::
+#
+#     x: int8[64, 9]
+#     acc[p < 64, o < 8]: int32 = bias[o] + sum(int32(x[p, k]) * int32(weight[o, k]) for k < 9)
+
+WIDTH = 120
+"""Most characters of a line. A definition that is longer is continued on a second line."""
+_SUMS = {"add": ("sum", "+"), "mul": ("product", "*")}
+
+
+def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
+    """Return the definitions of ``outputs``, and of all tensors on which they depend, as text.
+
+    Placeholders in ``consts`` are marked as constant."""
+    known = {id(tensor) for tensor in consts}
+    return "".join(
+        f"{_format_tensor_definition(tensor, is_constant=id(tensor) in known)}\n" for tensor in collect_tensors(outputs)
+    )
+
+
+def format_formula(tensor: Tensor) -> str:
+    """Return the definition of a computed tensor as text without types, for comments in generated code.
+
+    An example is ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``."""
+    made = tensor.definition
+    assert isinstance(made, ComputeDef)
+    return (
+        f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_format_body(_simplify_for_display(made.body))}"
+    )
+
+
+def _simplify_for_display(expr: Expr) -> Expr:
+    """Return an expression simplified for display: without casts between integers, and without the dtypes of literals."""
+    match expr:
+        case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
+            return _simplify_for_display(a)
+        case ir.Const(value, dtype) if dtype != "bool":
+            return ir.Const(float(f"{value:.9g}") if dtypes.is_float(dtype) else value, "int32")
+        case Reduce(combine, value, axes, init):
+            return Reduce(combine, _simplify_for_display(value), axes, _simplify_for_display(init))
+        case TensorRead(tensor, indices):
+            return TensorRead(tensor, tuple(_simplify_for_display(i) for i in indices))
+        case _:
+            return map_children(expr, _simplify_for_display)
+
+
+def _format_tensor_definition(tensor: Tensor, *, is_constant: bool) -> str:
+    """Return the text of a tensor's definition: its expression, the name of its loops, or for a placeholder its type."""
+    shape = ", ".join(map(_format_extent, tensor.shape))
+    match tensor.definition:
+        case ComputeDef(axes, body, notes):
+            axes_text = ", ".join(f"{v.name} < {_format_extent(n)}" for v, n in zip(axes, tensor.shape, strict=True))
+            head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _format_body(body)
+            line = f"{head} {value}" if len(head) + len(value) < WIDTH else f"{head}\n    {value}"
+            return line + "".join(f"\n    # {name} = {note}" for name, note in notes)
+        case ExternDef(name, operands):
+            read = ", ".join(operand.name for operand in operands)
+            return f"{tensor.name}: {tensor.dtype}[{shape}] = {name}({read})[{tensor.position}]  # loops of the operator's own"
+        case _:
+            return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if is_constant else ''}"
+
+
+def _format_extent(extent: object) -> str:
+    return _format_operand(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
+
+
+def _format_body(body: Expr) -> str:
+    """Return the text of the expression that defines a tensor, which may be a reduction."""
+    if not isinstance(body, Reduce):
+        return _format_with_precedence(body)[0]
+    over = ", ".join(f"{axis.var.name} < {_format_extent(axis.extent)}" for axis in body.axes)
+    name, sign = _SUMS.get(body.combine, (body.combine, ""))
+    reduced = f"{name}({_format_with_precedence(body.value)[0]} for {over})"
+    if not sign:
+        return f"{name}({_format_with_precedence(body.init)[0]}, {reduced})"
+    neutral = isinstance(body.init, ir.Const) and body.init.value == (0 if sign == "+" else 1)
+    return reduced if neutral else f"{_format_operand(body.init, INFIX[body.combine][1])} {sign} {reduced}"
+
+
+def _format_with_precedence(expr: Expr) -> tuple[str, int]:
+    """Return the text of an expression, and the precedence of its outermost operator."""
+    match expr:
+        case ir.Const(value, dtype):
+            return _format_literal(value, dtype)
+        case ir.Var(name):
+            return name, ATOM
+        case TensorRead(tensor, indices):
+            return f"{tensor.name}[{_format_comma_separated(indices)}]", ATOM
+        case ir.Bin(op, a, b) if op in NAMED_BINARY:
+            return f"{op}({_format_comma_separated((a, b))})", ATOM
+        case ir.Bin(op, a, b):
+            sign, level = INFIX[op]
+            return f"{_format_operand(a, level + (level == COMPARISON))} {sign} {_format_operand(b, level + 1)}", level
+        case ir.Un(op, a):
+            sign, level = PREFIX[op]
+            return f"{sign}{_format_operand(a, level)}", level
+        case ir.Cast(dtype, a):
+            return f"{dtype}({_format_with_precedence(a)[0]})", ATOM
+        case ir.Select(condition, a, b):
+            return f"select({_format_comma_separated((condition, a, b))})", ATOM
+        case ir.Call(name, args):
+            return f"{name}({_format_comma_separated(args)})", ATOM
+        case _:
+            return f"<{type(expr).__name__}>", ATOM
+
+
+def _format_operand(expr: Expr, min_precedence: int) -> str:
+    """Return the text of an operand, in brackets if its operator's precedence is below ``min_precedence``."""
+    text, binds = _format_with_precedence(expr)
+    return text if binds >= min_precedence else f"({text})"
+
+
+def _format_comma_separated(exprs: Iterable[Expr]) -> str:
+    return ", ".join(_format_with_precedence(e)[0] for e in exprs)
+
+
+def _format_literal(value: int | float | bool, dtype: str) -> tuple[str, int]:
+    """Return the text of a literal, and its precedence."""
+    if dtype == "bool":
+        return str(bool(value)), ATOM
+    if dtype == "int32":
+        return str(value), ATOM if value >= 0 else PREFIX["neg"][1]
+    shown = f"{value:.9g}" if dtypes.is_float(dtype) and math.isfinite(value) else str(value)
+    return f"{dtype}({shown})", ATOM

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from microc.tir.interp import execute, run
     from microc.tir.ir import PrimFunc
     from microc.tir.lower import lower as lower_func
-    from microc.tir.module import IRModule
+    from microc.tir.statements import IRModule
     from microc.tir.symbolic import specialize
     from microc.tir.text import from_text, module_from_text, to_text
     from microc.tir.verify import verify as verify_func
@@ -45,7 +45,7 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
-        "IRModule": ("microc.tir.module", "IRModule"),
+        "IRModule": ("microc.tir.statements", "IRModule"),
         "PrimFunc": ("microc.tir.ir", "PrimFunc"),
         "execute": ("microc.tir.interp", "execute"),
         "from_text": ("microc.tir.text", "from_text"),

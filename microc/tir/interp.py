@@ -13,9 +13,9 @@ from microc.base import dtypes
 from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError
 from microc.tir import ir, operators
-from microc.tir.analysis import intervals
+from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import early_exit_branch
-from microc.tir.analysis.intervals import Interval
+from microc.tir.analysis.linear_forms import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
 from microc.tir.symbolic import find_active_lanes_let, require_constant_sizes
 
@@ -29,14 +29,14 @@ class SourceOfExpr(NamedTuple):
     """Python source of an expression, with the interval of its integer value and the nesting depth of its brackets."""
 
     text: str
-    range: Interval = intervals.UNKNOWN
+    range: Interval = linear_forms.UNKNOWN
     depth: int = 0
 
 
 def _dtype_interval(dtype: str) -> Interval:
     """Return the interval of all values of an integer dtype; the unknown interval for floats and vectors."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
-    return intervals.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
+    return linear_forms.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
 
 
 class PythonExpressionWriter:
@@ -91,7 +91,7 @@ class PythonExpressionWriter:
                 return SourceOfExpr(element.text, _dtype_interval(buffer.dtype), element.depth)
             case ir.Bin(("and" | "or") as op, a, b):
                 x, y = self.translate_value(a), self.translate_value(b)
-                return SourceOfExpr(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _bracket_depth_around(x, y))
+                return SourceOfExpr(f"({x.text} {op} {y.text})", linear_forms.BOOLEAN, _bracket_depth_around(x, y))
             case ir.Bin():
                 return self._translate_binary(expr)
             case ir.Un(op, a):
@@ -101,7 +101,7 @@ class PythonExpressionWriter:
             case ir.Select(condition, a, b):
                 c, x, y = self.translate_value(condition), self.translate_value(a), self.translate_value(b)
                 text = f"({x.text} if {c.text} else {y.text})"
-                return SourceOfExpr(text, intervals.union(x.range, y.range), _bracket_depth_around(c, x, y))
+                return SourceOfExpr(text, linear_forms.union(x.range, y.range), _bracket_depth_around(c, x, y))
             case ir.Call(name, args, dtype):
                 return self._translate_call(name, args, dtype)
             case _:
@@ -131,11 +131,11 @@ class PythonExpressionWriter:
             first, second = self.fresh_name("t"), self.fresh_name("t")
             sign = "<" if op == "min" else ">"
             text = f"({first} if ({first} := {x.text}) {sign} ({second} := {y.text}) else {second})"
-            return SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth + 1)
+            return SourceOfExpr(text, linear_forms.binary(op, x.range, y.range), depth + 1)
         if op in ir.COMPARISONS or dtypes.is_float(dtype):
             if op not in ir.COMPARISONS and op not in ("add", "sub", "mul", "div"):
                 raise InternalError(f"operator {op} is not defined for {dtype}", where=self.func.name)
-            bounds = intervals.BOOLEAN if op in ir.COMPARISONS else intervals.UNKNOWN
+            bounds = linear_forms.BOOLEAN if op in ir.COMPARISONS else linear_forms.UNKNOWN
             return SourceOfExpr(f"({x.text} {_INFIX[op]} {y.text})", bounds, depth)
         if op == "div":
             raise InternalError(
@@ -147,7 +147,7 @@ class PythonExpressionWriter:
         if op in ("floormod", "truncmod"):
             x, y = self._checked_remainder_operands(op, dtype, x, y)
         text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
-        return self._check_result_range(op, dtype, SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth))
+        return self._check_result_range(op, dtype, SourceOfExpr(text, linear_forms.binary(op, x.range, y.range), depth))
 
     def _checked_remainder_operands(
         self, op: str, dtype: str, x: SourceOfExpr, y: SourceOfExpr
@@ -166,7 +166,7 @@ class PythonExpressionWriter:
     def _checked_shift_count(self, op: str, dtype: str, y: SourceOfExpr) -> SourceOfExpr:
         """Return the count of a shift, with a check at run time unless it is known to be from 0 to the bit width - 1."""
         bits = dtypes.dtype_parts(dtype).bits
-        if intervals.within(y.range, (0, bits - 1)):
+        if linear_forms.within(y.range, (0, bits - 1)):
             return y
         t = self.fresh_name("t")
         text = f"({t} if 0 <= ({t} := {y.text}) < {bits} else bad_shift(_func, {op!r}, {dtype!r}, {t}))"
@@ -177,7 +177,7 @@ class PythonExpressionWriter:
 
         An unsigned result is wrapped; a signed result is checked at run time. Neither is needed if its range fits."""
         low, high = dtypes.int_range(dtype)
-        if intervals.within(code.range, (low, high)):
+        if linear_forms.within(code.range, (low, high)):
             return code
         if dtypes.dtype_parts(dtype).kind == "uint":
             return SourceOfExpr(f"({code.text} & {high})", (low, high), code.depth + 1)
@@ -188,7 +188,7 @@ class PythonExpressionWriter:
     def _translate_unary(self, op: str, a: ir.Expr) -> SourceOfExpr:
         x = self.translate_value(a)
         if op == "not":
-            return SourceOfExpr(f"(not {x.text})", intervals.BOOLEAN, x.depth + 1)
+            return SourceOfExpr(f"(not {x.text})", linear_forms.BOOLEAN, x.depth + 1)
         if dtypes.is_float(a.dtype):
             return SourceOfExpr(f"(-{x.text})", depth=x.depth + 1)
         low, high = x.range
@@ -206,13 +206,13 @@ class PythonExpressionWriter:
             name = "bf16" if dtype == "bfloat16" else f"f{bits}"
             return SourceOfExpr(f"{name if exact else 'int_to_float32'}({x.text})", depth=depth)
         if kind == "bool":
-            return SourceOfExpr(f"({x.text} != 0)", intervals.BOOLEAN, depth)
+            return SourceOfExpr(f"({x.text} != 0)", linear_forms.BOOLEAN, depth)
         low, high = dtypes.int_range(dtype)
         if dtypes.is_float(source):
             return SourceOfExpr(f"float_to_int(_func, {dtype!r}, {low}, {high}, {x.text})", (low, high), depth)
         if source == "bool":
-            return SourceOfExpr(f"int({x.text})", intervals.BOOLEAN, depth)
-        if intervals.within(x.range, (low, high)):
+            return SourceOfExpr(f"int({x.text})", linear_forms.BOOLEAN, depth)
+        if linear_forms.within(x.range, (low, high)):
             return x
         mask = (1 << bits) - 1
         text = f"(({x.text} + {-low} & {mask}) - {-low})" if low else f"({x.text} & {mask})"
@@ -244,14 +244,14 @@ class PythonExpressionWriter:
         parts: list[str] = []
         for k, (code, extent, stride) in enumerate(zip(codes, buffer.shape, buffer.strides, strict=True)):
             text = code.text
-            if not intervals.within(code.range, (0, extent - 1)):
+            if not linear_forms.within(code.range, (0, extent - 1)):
                 t = self.fresh_name("t")
                 shown = ", ".join(t if j == k else other.text for j, other in enumerate(codes))
                 fault = f"out_of_bounds(_func, {buffer.name!r}, {buffer.shape!r}, ({shown},))"
                 text = f"({t} if 0 <= ({t} := {text}) < {extent} else {fault})"
             if text != "0" or stride == 1:
                 parts.append(f"{text} * {stride}" if stride != 1 else text)
-        return SourceOfExpr(" + ".join(parts) or "0", intervals.UNKNOWN, _bracket_depth_around(*codes) + 2)
+        return SourceOfExpr(" + ".join(parts) or "0", linear_forms.UNKNOWN, _bracket_depth_around(*codes) + 2)
 
     def _translate_call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> SourceOfExpr:
         if name in FUNCTIONS:
@@ -430,7 +430,7 @@ class PythonFunctionWriter(PythonExpressionWriter):
             code = self.translate_value(i.binding)
             name = self._declare_variable(i.var, (0, i.extent - 1))
             self.append_line(f"{name} = {code.text}")
-            if not intervals.within(code.range, (0, i.extent - 1)):
+            if not linear_forms.within(code.range, (0, i.extent - 1)):
                 self.append_line(f"if not 0 <= {name} < {i.extent}:")
                 self.append_line(f" out_of_domain(_func, {block.name!r}, {i.var.name!r}, {i.extent}, {name})")
         if block.init is not None:

@@ -122,7 +122,7 @@ PRIVATE: Final = "private"
 """Note on a parallel loop of few iterations, each of which has workspaces of its own."""
 DISTRIBUTED: Final = "cores"
 """Note on a parallel loop. Its value is the number of cores among which lowering distributes the iterations. Each core has
-workspaces of its own (:mod:`microc.tir.lower.distribution`)."""
+workspaces of its own (:mod:`microc.tir.lower.loop_splitting`)."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop in a work group. While an iteration computes, the data of the next iteration are copied to the other half of

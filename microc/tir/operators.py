@@ -17,7 +17,7 @@ from microc.base.immutable import frozen
 from microc.numerics import round_half_away
 
 # ---- Operators: one table entry for each, from which interpreter, printers and parser are derived. Interval arithmetic is in
-# :mod:`microc.tir.analysis.intervals`, algebraic simplification in :mod:`microc.tir.analysis.simplification`.
+# :mod:`microc.tir.analysis.linear_forms`, algebraic simplification in :mod:`microc.tir.analysis.simplification`.
 
 Notation = tuple[str, int]
 """Sign of an operator, and its precedence (in Python or in C)."""

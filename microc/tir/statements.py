@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements, blocks and functions of the loop IR, and functions that build them."""
+"""Statements, blocks, functions and modules of the loop IR, and functions that build them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import field
+from typing import Any, SupportsIndex, overload
 
-from microc.errors import ProgramError
+from microc.errors import ProgramError, known_names_hint
 from microc.tir.expressions import (
     REINTERPRET,
     Bin,
@@ -21,6 +22,9 @@ from microc.tir.expressions import (
     binary,
     immutable_node,
 )
+
+# ---- Statements, blocks and functions of the loop IR, and functions that build them.
+
 
 # ---- Statements, blocks and functions of the loop IR. The docstring of :mod:`microc.tir.ir` defines their semantics.
 
@@ -226,3 +230,40 @@ def loops(extents: Iterable[tuple[Var, int]], body: Callable[[], Stmt] | Stmt) -
     for var, extent in reversed(list(extents)):
         result = For(var, as_expr(extent, var.dtype), result)
     return result
+
+
+# ---- Modules of TIR: several functions, by position or by name.
+
+
+class IRModule(tuple[PrimFunc, ...]):
+    """Functions of unique names, in order: ``module["main"]`` and ``module[0]``. ``microc.build`` builds them together."""
+
+    __slots__ = ()
+
+    def __new__(cls, functions: Iterable[PrimFunc]) -> IRModule:
+        """Create a module of functions. ProgramError if two have the same name."""
+        module = super().__new__(cls, functions)
+        names = module.names
+        if len(set(names)) < len(names):
+            raise ProgramError(
+                f"module: two functions have the same name; got {', '.join(names)}",
+                hint="rename one: schedule.renamed(name).func",
+            )
+        return module
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the functions, in order."""
+        return tuple(func.name for func in self)
+
+    @overload
+    def __getitem__(self, key: SupportsIndex | str) -> PrimFunc: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[PrimFunc, ...]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        for func in self:
+            if func.name == key:
+                return func
+        raise ProgramError(f"module: there is no function {key!r}", hint=known_names_hint(key, self.names, "functions"))

@@ -19,7 +19,7 @@ from typing import NoReturn
 from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import ir, rewrite, symbolic
-from microc.tir.analysis import context, intervals, simplification
+from microc.tir.analysis import context, linear_forms, simplification
 from microc.tir.analysis.cover import explain_incomplete_coverage
 from microc.tir.analysis.simplification import (
     IllFormedError,
@@ -52,7 +52,7 @@ def verify(
     func: ir.PrimFunc,
     *,
     tables: Container[str] | None = None,
-    numbers: Mapping[str, intervals.Interval] | None = None,
+    numbers: Mapping[str, linear_forms.Interval] | None = None,
 ) -> None:
     """Check every rule of TIR on ``func``. Raises :class:`IllFormedError` at the first violation.
 
@@ -95,7 +95,7 @@ class _Verifier:
     Parameter ``position`` of the methods: position of the walk, with the names declared and the facts known there."""
 
     def __init__(
-        self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, intervals.Interval]
+        self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, linear_forms.Interval]
     ) -> None:
         self.func = self.where = func.name
         self.body, self.tables, self.numbers = func.body, tables, numbers
@@ -204,7 +204,7 @@ class _Verifier:
         self.check_statement(block.body, body)
         self.where = outer
 
-    def check_binding(self, iterator: ir.IterVar, position: WalkPosition) -> intervals.Interval:
+    def check_binding(self, iterator: ir.IterVar, position: WalkPosition) -> linear_forms.Interval:
         """Check the value bound to a block iterator; return its range."""
         self.check_expr(iterator.binding, position)
         if iterator.kind not in ("space", "reduce"):
@@ -338,7 +338,7 @@ class _Verifier:
                 f"address in {a.buffer.name}: wrong extent or step; got {a.extent} and {a.step}, expected at least 1"
             )
         row = position.known.range_of(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
-        if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
+        if a.indices and linear_forms.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all accessed elements are in one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
@@ -350,15 +350,17 @@ class _Verifier:
 
     def prove_index_within(
         self, index: ir.Expr, extent: int, position: WalkPosition, describe_access: Callable[[], str]
-    ) -> intervals.Interval:
+    ) -> linear_forms.Interval:
         """Prove ``0 <= index < extent``; return the range of the index. Raises an error if there is no proof.
 
         ``describe_access``: function that returns the beginning of the error message, which names the access."""
         allowed = (0, extent - 1)
         reach = position.known.range_of(index)
-        if not intervals.within(reach, allowed):  # rare: most indices are proved by the bounds of loop variables alone
+        if not linear_forms.within(
+            reach, allowed
+        ):  # rare: most indices are proved by the bounds of loop variables alone
             reach = self.range_of_value(index, position)
-        if not intervals.within(reach, allowed):
+        if not linear_forms.within(reach, allowed):
             if self.tables is not None and self.depends_on_data(index):
                 if constant := self.find_unchecked_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"expected 0..{extent - 1}"
@@ -376,12 +378,12 @@ class _Verifier:
             )
         return reach
 
-    def range_of_value(self, value: ir.Expr, position: WalkPosition) -> intervals.Interval:
+    def range_of_value(self, value: ir.Expr, position: WalkPosition) -> linear_forms.Interval:
         """Return the range of a value, using the result ranges of saturating intrinsics and the numbers of constants.
 
         Only the verifier uses these ranges, because simplification by them would change generated code."""
         found = position.known.range_of(value)
-        bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
+        bounded: dict[ir.Expr, tuple[ir.Var, linear_forms.Interval]] = {}
 
         def name_bounded_load(subexpression: ir.Expr) -> ir.Expr:
             span = _range_of_call(subexpression)
@@ -453,7 +455,7 @@ class _Verifier:
         return any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(value))
 
 
-def _range_of_call(x: ir.Expr) -> intervals.Interval | None:
+def _range_of_call(x: ir.Expr) -> linear_forms.Interval | None:
     """Return the range of the result of an intrinsic; None if it is unknown, or if the expression is not a call."""
     return RESULT_RANGES.get(x.name) if isinstance(x, ir.Call) else None
 
@@ -463,7 +465,7 @@ def _format_axis(axis: int, buffer: ir.Buffer) -> str:
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
-def _format_range(value_range: intervals.Interval) -> str:
+def _format_range(value_range: linear_forms.Interval) -> str:
     """Return the text of a range for an error, with ``?`` for an unknown end."""
     low, high = ("?" if isinstance(end, float) else str(end) for end in value_range)
     return f"{low}..{high}"

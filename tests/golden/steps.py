@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from microc.schedule.primitives.table import PRIMITIVES
 from microc.schedule.primitives.tree import Step
-from microc.schedule.schedule import Schedule
+from microc.schedule.schedule import PRIMITIVES, Schedule
 from microc.tir import ir
 from microc.tir.text import to_text
 from tests.golden.kernels import derived

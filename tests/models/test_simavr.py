@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.isa.avr import AVR
+from microc.isa.small_families import AVR
 from tests.device.smoke import needs
 from tests.support.corpus import models
 

@@ -17,8 +17,7 @@ from microc import te
 from microc.codegen.c.source import shared_files
 from microc.compiler.single_function import compile_function
 from microc.errors import ScheduleError
-from microc.schedule.primitives.table import PRIMITIVES
-from microc.schedule.schedule import Schedule
+from microc.schedule.schedule import PRIMITIVES, Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt

@@ -15,7 +15,7 @@ from microc.isa import CORES, SCALAR
 from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
 from microc.plugin import Plugin, active
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.primitives.intrinsic_selection import select_intrinsics
+from microc.schedule.primitives.selection import select_intrinsics
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.rewrite import walk_all_exprs

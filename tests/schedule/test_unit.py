@@ -11,8 +11,8 @@ import pytest
 
 from microc.errors import InternalError, ScheduleError, UsageError
 from microc.isa import CORES
-from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import Scratchpad, TensorUnit
+from microc.isa.small_families import REFERENCE, with_unit
 from microc.schedule.cost.cost_model import tensor_unit_use
 from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules import candidate_schedules

@@ -11,7 +11,7 @@ from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower.lanes import lower_lanes
-from microc.tir.lower.requantisation import lower_requantisation
+from microc.tir.lower.unit_lowering import lower_requantisation
 from microc.tir.rewrite import map_stmt, walk_all_exprs
 
 COLUMN = ir.Var("o")

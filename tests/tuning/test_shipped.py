@@ -25,9 +25,9 @@ from microc.compiler.tuned import shipped
 from microc.compiler.tuned.records import write_records
 from microc.compiler.tuned.shipped import ShippedSchedule
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.primitives.table import PRIMITIVES
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules import RULES, ScheduleRule
+from microc.schedule.schedule import PRIMITIVES
 from microc.target import SIZE, SPEED, Goal, target_for
 from tests.support.campaign import everything
 from tests.support.corpus import CORPUS

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from microc.isa.instruction_order import Operation, Timing, order_operations
 from microc.isa.instruction_set import Body, BodyLoop
 from microc.tir.lower.lane_code import NARROWING_DISTANCES
-from microc.tir.lower.requantisation import MAX_ROWS, requantisation_name
+from microc.tir.lower.unit_lowering import MAX_ROWS, requantisation_name
 
 # ---- An iteration requantises eight columns of every row
 #

@@ -5,8 +5,7 @@ them."""
 
 from __future__ import annotations
 
-from microc.isa.instruction_set import Intrin
-from microc.isa.tensor_intrinsics import TensorIntrin
+from microc.isa.instruction_set import Intrin, TensorIntrin
 from microc.isa.vocabulary.matrix_products import (
     CORRELATIONS,
     HALF_PRODUCTS,

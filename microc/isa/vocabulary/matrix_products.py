@@ -8,15 +8,14 @@ import itertools
 from functools import cache
 
 from microc.base import dtypes
-from microc.isa.instruction_set import ANY, Intrin, int32_constant
-from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
+from microc.isa.instruction_set import ANY, Intrin, IntrinsicStep, StepOperand, TensorIntrin, int32_constant
 from microc.isa.vocabulary.vector_lanes import build_wrapping_operation
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 from microc.tir.lower.lane_code import NARROWING_DISTANCES
 from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS, JOINED_ROWS
-from microc.tir.lower.requantisation import MAX_ROWS, requantisation_name
+from microc.tir.lower.unit_lowering import MAX_ROWS, requantisation_name
 from microc.tir.names import BARRIER, SIGNAL, WAIT
 
 # ---- Products of small matrices: rows of activations by rows of weights

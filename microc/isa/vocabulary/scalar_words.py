@@ -5,9 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc.isa.instruction_set import ANY, A, B, C, Intrin, int32_constant, pack_halves, sign_extend_8, sign_extend_16
+from microc.isa.instruction_set import (
+    ANY,
+    A,
+    B,
+    C,
+    Intrin,
+    IntrinsicStep,
+    StepOperand,
+    TensorIntrin,
+    int32_constant,
+    pack_halves,
+    sign_extend_8,
+    sign_extend_16,
+)
 from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
-from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import SATURATED, SHIFTED_SATURATIONS

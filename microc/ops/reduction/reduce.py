@@ -80,7 +80,7 @@ class Reduction:
     """Definition of one reduction over axes, such as ``sum``.
 
     ``combiner``: name of the function that combines two elements (a case of
-    :func:`microc.te.lower.build_reduction_step`). ``numpy_function``: the numpy function that
+    :func:`microc.te.tensor.build_reduction_step`). ``numpy_function``: the numpy function that
     reduces an array, with parameters ``axis`` and ``keepdims``. ``gradient``: its gradient rule."""
 
     name: str

@@ -17,7 +17,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError, known_names_hint
 from microc.isa import TENSOR, TensorIntrin
-from microc.isa.tensor_intrinsics import StepOperand
+from microc.isa.instruction_set import StepOperand
 from microc.isa.vocabulary.scalar_words import WIDENED
 from microc.schedule.primitives.tensor_unit import LOOPS, tensorize_unit
 from microc.schedule.primitives.tree import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ScheduleError
-from microc.isa.tensor_intrinsics import StepOperand
+from microc.isa.instruction_set import StepOperand
 from microc.schedule.primitives.tensorize import ByteProduct, build_loops_over_tile, match_byte_product
 from microc.schedule.primitives.tree import extent_of, find_loop, fresh_name, loops_around, names_in, replace_stmt
 from microc.tir import ir

@@ -10,12 +10,12 @@ from typing import Self
 
 from microc.base import dtypes
 from microc.tir import ir
-from microc.tir.analysis import intervals
-from microc.tir.analysis.intervals import Interval
+from microc.tir.analysis import linear_forms
 from microc.tir.analysis.linear_forms import (
     AtomTable,
     Fact,
     Int32Overflow,
+    Interval,
     LinearForm,
     LinearFormDivider,
     cancelling_factors,
@@ -281,7 +281,7 @@ class Context(LinearFormDivider):
             case Const(value):
                 return LinearForm({}, int(value))
             case Var():
-                low, high = self.bounds.get(expr, intervals.UNKNOWN)
+                low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
                 if low == high and expr not in self.kept:
                     return LinearForm({}, int(low))
                 return self.form_of_atom(expr)
@@ -357,14 +357,14 @@ class Context(LinearFormDivider):
         depth = _FACTS_COMBINED
         return -self._upper_bound(form.times(-1), depth), self._upper_bound(form, depth)
 
-    def _upper_bound(self, form: LinearForm, depth: int) -> intervals.Bound:
+    def _upper_bound(self, form: LinearForm, depth: int) -> linear_forms.Bound:
         """Return an upper bound of a linear form.
 
         A fact ``f <= 0`` implies ``form <= form - factor * f`` for factor > 0. At most ``depth`` facts are combined. Then the
         remaining atoms are bounded without facts, which ends the recursion.
         """
         ranges = self if depth == _FACTS_COMBINED else self.without_facts
-        high: intervals.Bound = form.const
+        high: linear_forms.Bound = form.const
         for atom, k in form.terms.items():
             ends = ranges.range_of_atom(atom.expr)
             end = ends[1] if k > 0 else ends[0]
@@ -382,7 +382,7 @@ class Context(LinearFormDivider):
         found = self._reaches.get(id(expr))
         if found is None:
             form = self._shortest_form(expr)
-            found = (expr, intervals.UNKNOWN if form is None else self.range_of_form(form))
+            found = (expr, linear_forms.UNKNOWN if form is None else self.range_of_form(form))
             self._reaches[id(expr)] = found
         return found[1]
 
@@ -400,38 +400,38 @@ class Context(LinearFormDivider):
         """Compute the range of an atom from the ranges of its operands."""
         match expr:
             case Const(value):
-                return (value, value) if isinstance(value, int) else intervals.UNKNOWN
+                return (value, value) if isinstance(value, int) else linear_forms.UNKNOWN
             case Var():
-                return self.bounds.get(expr, intervals.dtype_interval(expr.dtype))
+                return self.bounds.get(expr, linear_forms.dtype_interval(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
                 return self.range_of(expr)
             # A maximum is at least the mean of its operands, so max(x, -x) is at least 0.
             case Bin("max", a, b) if expr.dtype == "int32":
-                low, high = intervals.maximum(self.range_of(a), self.range_of(b))
-                return max(low, intervals.floordiv(self.range_of(a + b), (2, 2))[0]), high
+                low, high = linear_forms.maximum(self.range_of(a), self.range_of(b))
+                return max(low, linear_forms.floordiv(self.range_of(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
-                found = intervals.binary(op, self.range_of(a), self.range_of(b))
-                return intervals.BOOLEAN if expr.dtype == "bool" else _range_after_wraparound(found, expr.dtype)
+                found = linear_forms.binary(op, self.range_of(a), self.range_of(b))
+                return linear_forms.BOOLEAN if expr.dtype == "bool" else _range_after_wraparound(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
-                    return intervals.BOOLEAN
+                    return linear_forms.BOOLEAN
                 low, high = self.range_of(a)
                 return _range_after_wraparound((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
             case ir.Select(c, a, b):
-                return intervals.union(self.assuming(c).range_of(a), self.assuming(c, False).range_of(b))
+                return linear_forms.union(self.assuming(c).range_of(a), self.assuming(c, False).range_of(b))
             case ir.Cast(dtype, a):
                 return self._cast_range(dtype, a)
             case _:
-                return intervals.dtype_interval(expr.dtype)
+                return linear_forms.dtype_interval(expr.dtype)
 
     def _cast_range(self, dtype: str, a: Expr) -> Interval:
         """Return the range of a cast to ``dtype``; the whole range of the dtype if the operand may not fit."""
         if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
-            return intervals.dtype_interval(dtype)
+            return linear_forms.dtype_interval(dtype)
         low, high = self.range_of(a)
         lowest, highest = dtypes.int_range(a.dtype)
         found = (max(low, lowest), min(high, highest))
-        return found if intervals.within(found, dtypes.int_range(dtype)) else intervals.dtype_interval(dtype)
+        return found if linear_forms.within(found, dtypes.int_range(dtype)) else linear_forms.dtype_interval(dtype)
 
 
 def is_scalar_int(dtype: str) -> bool:
@@ -443,6 +443,6 @@ def is_scalar_int(dtype: str) -> bool:
 def _range_after_wraparound(interval: Interval, dtype: str) -> Interval:
     """Return ``interval``, or the whole range of ``dtype`` if unsigned arithmetic may wrap around."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
-    if kind == "uint" and lanes == 1 and not intervals.within(interval, dtypes.int_range(dtype)):
+    if kind == "uint" and lanes == 1 and not linear_forms.within(interval, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)
     return interval

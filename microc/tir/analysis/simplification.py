@@ -19,10 +19,9 @@ from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir, rewrite
 from microc.tir.analysis import context as facts
-from microc.tir.analysis import intervals
+from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
-from microc.tir.analysis.intervals import Interval
-from microc.tir.analysis.linear_forms import Int32Overflow, LinearForm, index_literal
+from microc.tir.analysis.linear_forms import Int32Overflow, Interval, LinearForm, index_literal
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -173,7 +172,7 @@ class Simplifier(Context):
         match expr:
             case Var():
                 # A variable with only one possible value becomes a literal, unless schedules refer to the variable.
-                low, high = self.bounds.get(expr, intervals.UNKNOWN)
+                low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
                 if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
                     return Const(int(low), expr.dtype)
                 return expr
@@ -230,7 +229,7 @@ class Simplifier(Context):
         comparisons become equal expressions.
         """
         form = self.join_quotients_and_remainders(self.linear_form(a).plus(self.linear_form(b), -1))
-        known = intervals.compare(op, self.range_of_form(form), _ZERO)
+        known = linear_forms.compare(op, self.range_of_form(form), _ZERO)
         if known is not None:
             return bool_literal(known)
         if op in ("eq", "ne"):
@@ -313,10 +312,10 @@ class Simplifier(Context):
         form = self.difference(a, b) if a.dtype == "int32" else None
         left, right = (self.range_of(a), self.range_of(b)) if form is None else (self.range_of_form(form), _ZERO)
         if op in ir.COMPARISONS:
-            known = intervals.compare(op, left, right)
+            known = linear_forms.compare(op, left, right)
             return None if known is None else bool_literal(known)
-        smaller = intervals.compare("le", left, right)
-        if smaller is None and intervals.compare("ge", left, right):
+        smaller = linear_forms.compare("le", left, right)
+        if smaller is None and linear_forms.compare("ge", left, right):
             smaller = False
         return None if smaller is None else a if smaller == (op == "min") else b
 
@@ -429,7 +428,7 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _range_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
+def _range_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> linear_forms.Interval:
     return Simplifier(dict(bounds)).range_of(expr)
 
 
@@ -526,7 +525,7 @@ def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
     """Return the knowledge about values in the body of a ``Let``: its variable has the bounds of ``value``.
 
     If the value depends on data, the variable is opaque: sums that contain it keep their order."""
-    bounds = context.range_of(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
+    bounds = context.range_of(value) if value.dtype not in ("float32", "float64") else linear_forms.UNKNOWN
     return context.with_variable(var, bounds, opaque=not context.is_index(value))
 
 

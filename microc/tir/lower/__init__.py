@@ -16,13 +16,11 @@ from microc.tir.lower.cleanup import (
     hoist_index_lookups,
     unroll_loops,
 )
-from microc.tir.lower.distribution import distribute_loops
 from microc.tir.lower.lanes import lower_lanes
-from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
+from microc.tir.lower.loop_splitting import distribute_loops, partition_loops, unswitch_loops
 from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
-from microc.tir.lower.requantisation import lower_requantisation
 from microc.tir.lower.shared_values import share_values
-from microc.tir.lower.unit_lowering import lower_tensor_unit
+from microc.tir.lower.unit_lowering import lower_requantisation, lower_tensor_unit
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.rewrite import map_stmt

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from microc.errors import ModelError
 from microc.tir import ir
-from microc.tir.module import IRModule
+from microc.tir.statements import IRModule
 from microc.tir.text.parse_expressions import (
     CallParts,
     ExprReader,

@@ -13,8 +13,7 @@ from microc.base import dtypes
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.operators import BINARY, TOKENS
-from microc.tir.text import tvm_names
-from microc.tir.text.print import INFIX, unescape_keyword
+from microc.tir.text.print import INFIX, TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
 
 Names = Mapping[str, ir.Var | ir.Buffer | ir.Const]
 """Variables, buffers and constants by name. Constants are integers that the text assigns to a name outside of functions."""
@@ -282,21 +281,21 @@ class ExprReader:
             raise_parse_error(node, fault.what, fault.hint)
 
     def read_call(self, parts: CallParts) -> ir.Expr:
-        name, args = tvm_names.FUNCTIONS.get(parts.name, parts.name), parts.args
+        name, args = TVM_FUNCTIONS.get(parts.name, parts.name), parts.args
         if dtypes.is_valid(name) or name == "boolean":
             return self.read_typed_number(parts, "bool" if name == "boolean" else name)
-        if (op := tvm_names.OPERATORS.get(name, name)) in BINARY:
+        if (op := TVM_OPERATORS.get(name, name)) in BINARY:
             parts.check_arguments(2, 2)
             return self.read_binary(parts.node, op, args[0], args[1])
-        if name in tvm_names.REFUSED:
-            raise_parse_error(parts.node, f"T.{name}: TIR text has no such function", tvm_names.REFUSED[name])
+        if name in TVM_REFUSED:
+            raise_parse_error(parts.node, f"T.{name}: TIR text has no such function", TVM_REFUSED[name])
         match name:
             case "neg":
                 parts.check_arguments(1, 1)
                 return ir.Un("neg", self.read_expr(args[0]))
             case "Not" | "bitwise_not":
                 parts.check_arguments(1, 1)
-                return ir.Un(tvm_names.UNARY[name], self.read_expr(args[0]))
+                return ir.Un(TVM_UNARY[name], self.read_expr(args[0]))
             case "Cast":
                 parts.check_arguments(2, 2)
                 return self.read_cast(read_dtype_name(args[0]), args[1])

@@ -12,7 +12,6 @@ from typing import Any
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import accesses_of, free_vars, substitute_stmt, walk_stmt
-from microc.tir.text import tvm_names
 from microc.tir.text.parse_expressions import (
     CallParts,
     ExprReader,
@@ -26,7 +25,7 @@ from microc.tir.text.parse_expressions import (
     read_integer_literal,
     read_string_literal,
 )
-from microc.tir.text.print import AXES, LOOPS, THREAD_BINDING, unescape_keyword
+from microc.tir.text.print import AXES, LOOPS, THREAD_BINDING, TVM_REFUSED, unescape_keyword
 
 _LOOP_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in LOOPS.items()})
 _AXIS_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in AXES.items()})
@@ -215,7 +214,7 @@ class NameScope(ExprReader):
             case ast.Expr(value):
                 parts = CallParts(value)
                 if parts.name != "evaluate":
-                    hint = tvm_names.REFUSED.get(parts.name, "write T.evaluate(...)")
+                    hint = TVM_REFUSED.get(parts.name, "write T.evaluate(...)")
                     raise_parse_error(node, f"T.{parts.name} is no statement", hint)
                 parts.check_arguments(1, 1)
                 return ir.Evaluate(self.read_expr(parts.args[0]))

@@ -24,7 +24,7 @@ from microc.ops.arithmetic import activation_range
 from microc.ops.convolution.conv2d import OPERATORS, count_conv2d_macs, evaluate_conv2d_reference
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand
-from microc.te.lower import collect_tensors
+from microc.te.tensor import collect_tensors
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 from tests.ops.harness import legalized, run_legalized
