@@ -25,7 +25,7 @@ import numpy as np
 import microc
 from benchmarks.tables import corpus
 from microc.base.dtypes import to_numpy
-from microc.run.inputs import draw_inputs
+from microc.run.data.samples import draw_inputs
 
 MODELS = ("tflm_hello_world_int8.tflite", "tflm_hello_world_float.tflite")
 _TURN = 1e-4

@@ -29,8 +29,8 @@ from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_graph, optimise_graph
 from microc.device.toolchain import flags_if_machine_available, native_core
 from microc.errors import MicrocError
-from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
+from microc.graph.ir import run as run_graph
 from microc.isa import CORES
 from microc.module import Module
 from microc.ops import registry

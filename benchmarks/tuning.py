@@ -35,11 +35,11 @@ from microc.compiler.options import make_options
 from microc.compiler.tuned.records import OK, Database, Task, list_tuning_tasks
 from microc.reports.firmware_size import measure_firmware as sizes_of
 from microc.run import board_project
-from microc.run.inputs import draw_inputs
+from microc.run.data.samples import draw_inputs
 from microc.run.session import Device
 from microc.target import Board
-from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import make_meter
+from microc.tuning.fleet import make_meter
+from microc.tuning.meters import BoardRunner
 from microc.tuning.runner import Meter, Runner
 from microc.tuning.search_policies import SEARCHES, make_ranking_model
 from microc.tuning.search_space import Candidate, Space

@@ -23,7 +23,7 @@ import numpy as np
 import microc
 from benchmarks.desktop import file_of, least
 from microc.device.toolchain import native_core
-from microc.run.inputs import draw_inputs
+from microc.run.data.samples import draw_inputs
 
 NETWORKS = (
     "mlperf_kws_int8",

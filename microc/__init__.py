@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from microc.graph.match import Match, P, Replacement, rewrite
     from microc.quantization import Quantized, fake_quantize, quantize
     from microc.reports.explain import Explanation, explain
-    from microc.reports.making import report
     from microc.reports.report import Report
+    from microc.reports.saved_reports import report
     from microc.run.against import verify
     from microc.run.board_project import open_project
     from microc.run.comparison import Comparison
@@ -146,7 +146,7 @@ _HOMES = MappingProxyType(
         "load_library": "microc.run.desktop.load",
         "open_project": "microc.run.board_project",
         "quantize": "microc.quantization",
-        "report": "microc.reports.making",
+        "report": "microc.reports.saved_reports",
         "rewrite": "microc.graph.match",
         "save": "microc.compiler.model",
         "tune": "microc.tuning.tune",

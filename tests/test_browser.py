@@ -15,12 +15,12 @@ import pytest
 import microc
 from microc.cli import main
 from microc.compiler.tuned.records import Database
+from microc.document.blocks import format_percent_change
 from microc.graph.ir import Loc
 from microc.quantization.quantised_page import to_html as quantised_html
-from microc.reports.figures import format_percent_change
 from microc.reports.live import iter_runs, render_watch_page, run_to_event_data
-from microc.reports.pages.report_page import to_html as report_html
 from microc.reports.report import Report
+from microc.reports.report_page import to_html as report_html
 from microc.reports.saved_reports import compare_reports
 from microc.run.board_project import build_project, open_project
 from microc.run.data.samples import Samples

@@ -25,7 +25,7 @@ from microc.device.boards import load_board
 from microc.device.transport import TOKEN
 from microc.errors import UsageError
 from microc.target import target_for
-from microc.tuning.on_board import LoadRunner
+from microc.tuning.meters import LoadRunner
 from tests.support import digits
 from tests.tuning.test_loaded import hanging
 from tests.tuning.test_regions import layer

@@ -20,7 +20,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.isa import SCALAR
 from microc.ops.registry import Case, OpDef, registry
 from microc.plugin import Plugin, active, extern, load_plugin
-from microc.project.plugin_check import check_plugin
+from microc.project.checks import check_plugin
 from microc.tir import ir
 from tests.device.smoke import needs
 from tests.frontend.tflite_model import Op, Tensor, model, quantised

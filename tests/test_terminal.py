@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc import cli
-from microc.base import file_access, terminal
+from microc import cli, errors
+from microc.base import file_access
 from microc.cli import main
 from microc.errors import UsageError
 from microc.frontend.tflite import reader as tflite
@@ -26,7 +26,7 @@ from tests.ops.oracle import single
 from tests.support import digits
 
 EVIL = "n\x1b]0;owned\x07\x1b[2J\r\x9b3J\u202eevil\u2066\x7f\x00"
-PACKAGE = Path(terminal.__file__).parent
+PACKAGE = Path(errors.__file__).parent
 
 
 def refuse_control(text: str) -> None:
@@ -139,7 +139,7 @@ def test_an_error_forges_no_line() -> None:
         "error[E0201]: x\\n  help: rm",
         "    two",
         "  --> a\\n  help: rm",
-        f"  help: b{terminal.escape_unprintable(EVIL)}",
+        f"  help: b{errors.escape_unprintable(EVIL)}",
     ]
     assert (error.what, error.where) == ("x\n  help: rm\n    two", "a\n  help: rm"), "programs get what was said"
     refuse_control(str(error))
@@ -147,14 +147,14 @@ def test_an_error_forges_no_line() -> None:
 
 def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     """Libraries, too; what an encoding lacks is escaped, and nothing is guarded twice."""
-    with terminal.escape_all_output(), terminal.escape_all_output():
+    with errors.escape_all_output(), errors.escape_all_output():
         sys.stderr.writelines(["a\tb", EVIL])
-        terminal.write_trusted_control_sequence("\x1b[1mours\x1b[0m")
+        errors.write_trusted_control_sequence("\x1b[1mours\x1b[0m")
     said = capsys.readouterr().err
     assert "\x1b[1mours\x1b[0m" in said and "a\tb" in said
     refuse_control(said.replace("\x1b[1mours\x1b[0m", ""))
     plain = io.TextIOWrapper(io.BytesIO(), "ascii")
-    terminal._EscapingStream(plain).write("é\udcff€\n")
+    errors._EscapingStream(plain).write("é\udcff€\n")
     plain.flush()
     assert plain.buffer.getvalue() == b"\\xe9\\udcff\\u20ac\n"
 
@@ -172,7 +172,7 @@ def test_the_file_of_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_control_sequences_have_one_door() -> None:
     """Only the guard and the functions around it write what a terminal obeys: no other file has such a literal, but for output
     that begins a line anew through ``control``."""
-    allowed = {"terminal.py", "errors.py", "cli/show.py", "cli/tune.py", "compiler/interaction.py"}
+    allowed = {"errors.py", "cli/show.py", "cli/tune.py", "compiler/interaction.py"}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         found: list[Any] = [

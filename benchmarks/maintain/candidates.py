@@ -29,8 +29,7 @@ from microc.device.toolchain import native_core
 from microc.errors import MicrocError
 from microc.isa import FAMILIES
 from microc.target import Board, target_for
-from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner
+from microc.tuning.meters import BoardRunner, HostRunner
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.tuner import compile_for_tuning

@@ -29,8 +29,8 @@ It is large because a compilation creates almost no cycles, and most of its obje
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: of this process); return the exit code, as :mod:`microc.errors` documents it."""
-    from microc.base.terminal import escape_all_output
     from microc.compiler import interaction
+    from microc.errors import escape_all_output
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
@@ -159,7 +159,7 @@ def _internal_error(error: Exception) -> InternalError:
     """Convert an unexpected exception to an InternalError of one line, and write its traceback to a temporary file."""
     import traceback
 
-    from microc.base.terminal import escape_unprintable
+    from microc.errors import escape_unprintable
 
     with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(escape_unprintable("".join(traceback.format_exception(error))))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 from microc import __version__
 from microc.cli import show
 from microc.cli.declared.board_commands import BenchArguments, VerifyArguments
-from microc.cli.declared.declarations import Arguments
-from microc.cli.declared.model_commands import CompileCommandArguments, ExplainArguments, ExportArguments, TuneArguments
-from microc.cli.declared.shared_arguments import (
+from microc.cli.declared.declarations import (
     FROM_CONFIG,
+    Arguments,
     CompileArguments,
     FolderArguments,
     ModelArguments,
     SourceArguments,
 )
+from microc.cli.declared.model_commands import CompileCommandArguments, ExplainArguments, ExportArguments, TuneArguments
 from microc.cli.project_context import compile_bundle, compile_with_arguments, network_names
 from microc.errors import UsageError
 

@@ -139,7 +139,7 @@ def _board_test_level(board: Board) -> str:
 
 def board_data(board: Board) -> dict[str, Any]:
     """Describe a board as plain data, as ``microc boards --json`` prints it."""
-    from microc.device.runners import list_runners_of_board
+    from microc.device.boards import list_runners_of_board
 
     return {
         "name": board.name,
@@ -159,7 +159,7 @@ def board_data(board: Board) -> dict[str, Any]:
 def run_plugin_command(arguments: PluginArguments) -> show.Answer:
     """Run ``microc plugin check``: run the test cases of a plugin's operators."""
     from microc.plugin import load_plugin
-    from microc.project.plugin_check import check_plugin
+    from microc.project.checks import check_plugin
 
     found = load_plugin(arguments.plugin_file)
     results = check_plugin(found)
@@ -232,7 +232,7 @@ def run_ports_command(arguments: PortsArguments) -> show.Answer:
 
 def run_doctor_command(arguments: DoctorArguments) -> show.Answer:
     """Run ``microc doctor``: list the tools that microc needs, and install missing tools if the user has asked for it."""
-    from microc.project.doctor import find_tools, list_install_commands, run_install_commands
+    from microc.project.first_steps import find_tools, list_install_commands, run_install_commands
 
     if arguments.yes and not arguments.fix:
         raise UsageError("--yes requires --fix", hint="add it: microc doctor --fix --yes")

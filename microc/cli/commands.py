@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from microc.compiler.api import Program
     from microc.compiler.bundle import Bundle
     from microc.device.toolchain import LinkedSizes
-    from microc.project.model_check import ModelCheck
+    from microc.project.checks import ModelCheck
 
 
 # ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, commands to run next.
@@ -89,9 +89,9 @@ def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
     """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
     from microc.codegen.output_files import check_replaceable_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
-    from microc.reports.figures import memory_usage_rows
+    from microc.document.blocks import memory_usage_rows
+    from microc.reports.report import select_printed_advice
     from microc.reports.report_document import next_steps
-    from microc.reports.summary import select_printed_advice
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write (-o); got none", hint="add -o DIR")
@@ -268,8 +268,8 @@ def run_check_command(arguments: CheckArguments) -> show.Answer:
     """Run ``microc check``: test whether a model can fit a board or memory limits."""
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
-    from microc.project.model_check import check_model
-    from microc.reports.figures import memory_usage_rows
+    from microc.document.blocks import memory_usage_rows
+    from microc.project.checks import check_model
 
     board = load_board(arguments.board) if arguments.board else None
     options = make_options(**arguments.options)
@@ -324,7 +324,7 @@ def _describe_verdict(result: ModelCheck) -> str:
 def run_import_command(arguments: ImportArguments) -> show.Answer:
     """Run ``microc import``: convert a model to microc's graph format or to ONNX."""
     from microc.compiler.model import load, save
-    from microc.project.model_check import describe_graph
+    from microc.project.checks import describe_graph
 
     check_output_paths(**{"-o": arguments.output})
     graph = load(arguments.model, **arguments.options)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.declared.board_commands import RunArguments
-from microc.cli.declared.declarations import Arguments
-from microc.cli.declared.shared_arguments import DeviceArguments, InputArguments, SerialArguments
+from microc.cli.declared.declarations import Arguments, DeviceArguments, InputArguments, SerialArguments
 from microc.document.blocks import document, prose
 from microc.errors import OutputError, UsageError
 
@@ -156,7 +155,7 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
     """Run ``microc run``: run a network once on its board, print its outputs, and write them to files if asked."""
     import numpy as np
 
-    from microc.run.inputs import draw_inputs
+    from microc.run.data.samples import draw_inputs
     from microc.run.session import Device
 
     check_output_paths(**{"--output": arguments.outputs})
@@ -244,7 +243,7 @@ def build_firmware(project: Project, arguments: DeviceArguments) -> None:
 
 def load_inputs(arguments: InputArguments, manifest: Mapping[str, Any]) -> list[Array]:
     """Load the files of ``--input`` (.npy files, tables, pictures) as arrays, and check these against the network's inputs."""
-    from microc.compiler.sizes.run_shapes import RunShapes
+    from microc.compiler.sizes.general import RunShapes
     from microc.run.data.array_files import is_table_file, load_npy_file
     from microc.run.data.pictures import PictureReader, add_channel_orders, is_picture
 

@@ -24,7 +24,7 @@ from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from microc.device.board_info import Blob, Slots
-    from microc.project.new_project import Demonstration
+    from microc.project.first_steps import Demonstration
 
 
 # ---- ``microc new``: create a project folder.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def run_new_command(arguments: NewArguments) -> show.Answer:
     """Run ``microc new``: create a project folder."""
-    from microc.project.new_project import write_new_project
+    from microc.project.first_steps import write_new_project
 
     report_progress = show.make_progress_callback(arguments.quiet or arguments.json, arguments.verbose)
     if report_progress is not None:
@@ -58,7 +58,7 @@ _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 
 def run_demo_command(arguments: DemoArguments) -> show.Answer:
     """Run ``microc demo``: run the digits network on a board, and show its answers, accuracy and memory."""
-    from microc.project.new_project import choose_demo_board, run_demonstration
+    from microc.project.first_steps import choose_demo_board, run_demonstration
 
     board, missing = (arguments.board, ()) if arguments.board else choose_demo_board()
     result = run_demonstration(board, progress_callback(arguments))

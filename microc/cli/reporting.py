@@ -18,9 +18,8 @@ from microc.cli.declared.board_commands import (
     ReportArguments,
     SizeArguments,
 )
-from microc.cli.declared.declarations import compilation_option_words
+from microc.cli.declared.declarations import CompileArguments, compilation_option_words
 from microc.cli.declared.model_commands import ExplainArguments
-from microc.cli.declared.shared_arguments import CompileArguments
 from microc.cli.project_context import (
     build_firmware,
     compile_with_arguments,
@@ -29,10 +28,20 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
-from microc.document.blocks import Document, Fact, Table, document, layer_names, numbers, prose, table, texts
+from microc.document.blocks import (
+    Document,
+    Fact,
+    Table,
+    document,
+    format_shared_kernels,
+    layer_names,
+    numbers,
+    prose,
+    table,
+    texts,
+)
 from microc.errors import UsageError
-from microc.reports.figures import format_shared_kernels
-from microc.reports.layers import tensor_unit_table
+from microc.reports.report_document import tensor_unit_table
 
 if TYPE_CHECKING:
     from microc.device.board_info import Stats
@@ -84,7 +93,7 @@ def _make_report_of_source(
     """Make the report of a model or project folder; ``accuracy``: result of
     :func:`microc.reports.evidence.read_accuracy`."""
     from microc.codegen.output_files import PROJECT_MARKER
-    from microc.reports.making import report as make
+    from microc.reports.saved_reports import report as make
 
     # A project has been compiled with the options of microc.toml, so that only options of the command line are passed on: the
     # report of a project refuses them.
@@ -118,8 +127,8 @@ def estimate_rows(report: Mapping[str, Any]) -> list[Fact]:
     """Return summary rows about time, stack and state of a compiled network.
 
     ``report``: result of :meth:`microc.Program.report`."""
-    from microc.reports.figures import format_estimated_time
-    from microc.reports.layers import slowest_layers
+    from microc.document.blocks import format_estimated_time
+    from microc.reports.report_document import slowest_layers
     from microc.run.profile import shorten_layer_name
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
@@ -151,8 +160,8 @@ def run_explain_command(arguments: ExplainArguments) -> show.Answer:
     """Run ``microc explain``: list the steps of a network, or explain the kernel of a layer."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
+    from microc.reports.report import report_module
     from microc.reports.report_document import next_steps
-    from microc.reports.summary import report_module
 
     if arguments.board and arguments.target:
         raise UsageError(
@@ -188,10 +197,9 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
 
     from microc.cli.project_context import check_output_paths, write_csv, write_json_file, write_text_file
     from microc.reports.evidence import read_accuracy
-    from microc.reports.making import report_profile
     from microc.reports.report_document import next_steps
-    from microc.reports.saved_reports import profile_to_trace
-    from microc.run.inputs import draw_inputs
+    from microc.reports.saved_reports import profile_to_trace, report_profile
+    from microc.run.data.samples import draw_inputs
     from microc.run.session import Device
 
     check_output_paths(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})

@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import fit_layer_name as fit_layer_name
-from microc.base.terminal import write_trusted_control_sequence
 from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
 from microc.document.blocks import Document, Table, numbers, table
-from microc.document.text import render_text
-from microc.errors import MicrocError
-from microc.reports.figures import format_capacity_use as format_capacity_use
-from microc.reports.figures import format_integer as format_integer
-from microc.reports.figures import format_shape as format_shape
+from microc.document.blocks import format_capacity_use as format_capacity_use
+from microc.document.blocks import format_integer as format_integer
+from microc.document.blocks import format_shape as format_shape
+from microc.document.renderers import render_text
+from microc.errors import MicrocError, write_trusted_control_sequence
+from microc.errors import fit_layer_name as fit_layer_name
 
 if TYPE_CHECKING:
     from microc.run.profile import Clock

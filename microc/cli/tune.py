@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.terminal import escape_unprintable, write_trusted_control_sequence
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.declared.model_commands import TuneArguments
 from microc.cli.project_context import write_text_file
 from microc.document.blocks import Cell, Fact, Facts, Table, document, facts, layer_names, numbers, prose, table, texts
-from microc.document.text import render_text
-from microc.errors import UsageError
+from microc.document.renderers import render_text
+from microc.errors import UsageError, escape_unprintable, write_trusted_control_sequence
 
 if TYPE_CHECKING:
     from microc.compiler.tuned.records import Database, Record
@@ -100,7 +99,7 @@ def _repeat_command(record: Record, path: Path) -> str:
 
 def measure_record_again(arguments: TuneArguments) -> show.Answer:
     """Measure the tuning record of ``--repeat`` again; return the answer that compares the old and the new result."""
-    from microc.tuning.places import measure_record
+    from microc.tuning.fleet import measure_record
 
     options = arguments.options
     if len(arguments.ports) > 1:

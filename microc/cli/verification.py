@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from microc.run.comparison import Agreement
     from microc.run.data.samples import Samples
     from microc.run.desktop.library import Library
-    from microc.run.evaluation import Answers, Classification, Closeness
     from microc.run.session import Device
-    from microc.run.verification import LayerCheck
+    from microc.run.verification import Answers, Classification, Closeness, LayerCheck
 
 
 # ---- ``microc verify --evidence``: write the results as a bundle of files.
@@ -102,8 +101,7 @@ class FrameworkComparison:
 def compile_source_library(arguments: VerifyArguments) -> Library:
     """Compile the model of the command line for this computer as a library."""
     from microc.compiler.options import make_options
-    from microc.run.against import build_kernels_for_host
-    from microc.run.reference.framework_choice import check_framework_for_file
+    from microc.run.against import build_kernels_for_host, check_framework_for_file
     from microc.target import target_for
 
     options = make_options(**arguments.options)
@@ -119,7 +117,7 @@ def compare_with_framework(
     ``input_sets``: sets of inputs; if it is empty, random inputs are drawn."""
     from microc.reports.evidence import hash_input_sets
     from microc.run import against
-    from microc.run.inputs import ALL_KINDS, draw_input_sets
+    from microc.run.data.samples import ALL_KINDS, draw_input_sets
 
     model, options = _model_and_options(arguments, library.manifest)
     reference = against.load_reference(model, arguments.against, options)
@@ -362,7 +360,7 @@ def _compare_kernels(
 
     Raises VerificationError at the first difference. The error's details contain the kernels that have agreed before."""
     from microc.reports.evidence import hash_input_sets
-    from microc.run.inputs import draw_input_sets
+    from microc.run.data.samples import draw_input_sets
     from microc.run.verification import TOLERANCE
     from microc.run.verification import compare_board_with_host as compare
 
@@ -410,8 +408,7 @@ def _evaluate_samples(
     They contain the number of samples with equal results, the accuracy if labels are known, and the difference from expected
     outputs if these are known."""
     from microc.run.engine import HostKernels
-    from microc.run.evaluation import classify, compare_answers, measure_closeness
-    from microc.run.verification import BoardKernels
+    from microc.run.verification import BoardKernels, classify, compare_answers, measure_closeness
 
     answers = compare_answers(BoardKernels(device), HostKernels(library), samples, progress_callback(arguments))
     tensors = {t["name"]: t for t in device.outputs}

@@ -25,10 +25,10 @@ from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import ModelContext, make_model_context, render_network
 from microc.codegen.output_files import PROJECT_MARKER
+from microc.codegen.project.additions import Frame, print_sample_definitions, sample_byte_literals, sample_frames
 from microc.codegen.project.board_files import BuildSystemIds, list_board_ids
 from microc.codegen.project.firmware import optimisation_options, webassembly_options
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import Frame, print_sample_definitions, sample_byte_literals, sample_frames
 from microc.codegen.project.protocols import is_relocatable
 from microc.codegen.render import Code, Name, Text, Word, render, render_line
 from microc.errors import UsageError, known_names_hint

@@ -22,9 +22,8 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from microc.base import file_access
 from microc.base.file_access import read_bytes
-from microc.base.terminal import escape_unprintable
 from microc.codegen.output_files import replace_atomically
-from microc.errors import InternalError, OutputError
+from microc.errors import InternalError, OutputError, escape_unprintable
 from microc.graph.ir import shorten_text
 
 # ---- Classes of strings that may be written into a generated file. Only this section defines which letters they may contain.

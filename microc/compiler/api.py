@@ -23,7 +23,7 @@ from microc.compiler.option_values import refuse_board_options, refuse_conflicti
 from microc.compiler.options import Options, make_options
 from microc.device.boards import load_board
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.plugin import Plugin
@@ -114,7 +114,7 @@ class Program(Showable):
     @cached_property
     @registers_own_plugins
     def _module_report(self) -> dict[str, Any]:
-        from microc.reports.summary import summarise_module
+        from microc.reports.report import summarise_module
 
         return summarise_module(self.module, self.board)
 
@@ -142,7 +142,7 @@ class Program(Showable):
         memory, and ToolError if the build fails or the code is not position-independent.
         """
         if self._cached_network is None:
-            from microc.compiler.fit.footprint import compute_and_check_footprint
+            from microc.compiler.fit.search import compute_and_check_footprint
 
             compute_and_check_footprint((self.module,), self.board)
         target, files = validation.as_path("a folder", folder), self.files()
@@ -194,8 +194,8 @@ class Program(Showable):
 
         Raises UsageError if the arrays do not match the network's inputs.
         """
-        from microc.compiler.sizes.run_shapes import RunShapes, as_array
-        from microc.reports.summary import describe_value
+        from microc.compiler.sizes.general import RunShapes, as_array
+        from microc.reports.report import describe_value
 
         tensors = [describe_value(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
@@ -312,7 +312,7 @@ def compile(
     module = make()
     program = Program(module, found, chosen.plugins, entry)
     if compared:
-        from microc.reports.summary import describe_value
+        from microc.reports.report import describe_value
         from microc.run.against import check_against_framework
 
         inputs = [describe_value(program.module, name) for name in program.module.inputs]
@@ -366,7 +366,7 @@ def _build_multi_target_library(
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
     """Compile a network for a board and return its module; FitError if the firmware does not fit the board."""
-    from microc.compiler.fit.footprint import board_capacity, compute_and_check_footprint
+    from microc.compiler.fit.search import board_capacity, compute_and_check_footprint
     from microc.compiler.pipeline import compile_model
 
     module = compile_model(

@@ -15,15 +15,15 @@ from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, sha
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import compute_and_check_footprint, compute_firmware_footprint
+from microc.compiler.fit.search import compute_and_check_footprint, compute_firmware_footprint
 from microc.compiler.model import registers_own_plugins
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
 from microc.module import Module
 from microc.plugin import Plugin
-from microc.reports.summary import summarise_module
+from microc.reports.report import summarise_module
 from microc.target import Board
 
 _PROGRAM_HINT = "a Program, which microc.compile(..., board=...) returns"

@@ -15,10 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar, cast
 
-from microc.base.terminal import escape_unprintable, write_trusted_control_sequence
 from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
-from microc.errors import MicrocError
+from microc.errors import MicrocError, escape_unprintable, write_trusted_control_sequence
 
 # ---- Progress of long operations. ``progress(stage, finished_steps, total_steps)`` is called before every step. A line on
 # the terminal shows the progress.

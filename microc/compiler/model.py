@@ -141,7 +141,7 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
     bounds of symbolic dimensions or values of inputs, objects that represent a model file (bytes, ONNX and Keras models)
     are saved to a temporary file instead.
     """
-    from microc.frontend import objects
+    from microc.frontend import detect
     from microc.frontend.torch.reader import is_module
 
     if len(options.example_inputs) and not is_module(model):
@@ -154,14 +154,14 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
     if isinstance(model, Graph):
         return model
     # Only a model file declares symbolic sizes and has branches to choose by input values: it is read once for every size.
-    data = objects.serialise_to_file_name_and_bytes(model) if options.bounds or options.input_values else None
+    data = detect.serialise_to_file_name_and_bytes(model) if options.bounds or options.input_values else None
     if data is not None:
         folder = tempfile.TemporaryDirectory(prefix="microc-")
         _TEMPORARY_FOLDERS.append(folder)
         path = Path(folder.name) / data[0]
         path.write_bytes(data[1])
         return path
-    return objects.read_object(model, options.input_shapes, options.example_inputs)
+    return detect.read_object(model, options.input_shapes, options.example_inputs)
 
 
 def import_sklearn(

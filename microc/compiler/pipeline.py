@@ -36,9 +36,8 @@ from microc.compiler.tuned.measured_regions import RegionTask
 from microc.errors import FitError, UsageError
 from microc.frontend.detect import read_model_bytes
 from microc.graph.file import to_bytes
-from microc.graph.ir import Graph
+from microc.graph.ir import Graph, verify
 from microc.graph.text import nested_graphs
-from microc.graph.verify import verify
 from microc.isa import CORES, FAMILIES
 from microc.module import Module, Streaming, UnlimitedArenaCost
 from microc.ops import registry
@@ -90,7 +89,7 @@ def read_and_optimise_at_maximum(source: Path | Graph, options: Options) -> tupl
     """Read a model with dynamic sizes set to their maximum. Return the graph as read, and the graph after all
     passes."""
     if options.bounds:
-        from microc.compiler.sizes.open_functions import open_dynamic_sizes
+        from microc.compiler.single_function import open_dynamic_sizes
 
         sizes, read = open_dynamic_sizes(source, options)
         graph = read({size.label: size.maximum for size in sizes})
@@ -287,8 +286,8 @@ def _compile_dynamic_sizes(
             f"{what} cannot be combined with bounds: got a network with dynamic sizes, expected fixed sizes",
             hint="leave out --bound",
         )
+    from microc.compiler.single_function import open_dynamic_sizes
     from microc.compiler.sizes.family import read_family
-    from microc.compiler.sizes.open_functions import open_dynamic_sizes
 
     sizes, read = open_dynamic_sizes(source, options)
     family = read_family(sizes, lambda at: optimise_graph(read(at), _without_size_dependent_passes(options)))

@@ -17,10 +17,9 @@ from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler import option_values, validation
 from microc.compiler.api import Program
-from microc.compiler.fit.footprint import compute_and_check_footprint
-from microc.compiler.single_function import compile_function, verify_function
-from microc.compiler.sizes.open_functions import compile_sized_function, make_specialiser
-from microc.compiler.tuned.function_task import choose_measured_schedule
+from microc.compiler.fit.search import compute_and_check_footprint
+from microc.compiler.single_function import compile_function, compile_sized_function, make_specialiser, verify_function
+from microc.compiler.tuned.measured_choice import choose_measured_schedule
 from microc.compiler.tuned.records import open_records
 from microc.device.boards import load_board
 from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, parse_library_target
@@ -29,8 +28,7 @@ from microc.module import Module
 from microc.run import board_project
 from microc.run.board_project import BuildResult, Project
 from microc.run.desktop.library import Library
-from microc.run.desktop.load import build_library
-from microc.run.desktop.opencl_device import OpenCLFunction
+from microc.run.desktop.load import OpenCLFunction, build_library
 from microc.schedule.choose import choose_schedule
 from microc.schedule.rules import candidate_schedules, schedule_as_written
 from microc.schedule.schedule import Schedule

@@ -1,26 +1,335 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flash an image onto a board. As in Zephyr's west, a board lists runners, and the first that is installed is used.
-
-The runner of an emulated board is gdb. The emulator holds the board at reset, gdb writes the image into its memory and
-compares it, and the board then runs from reset. These are the steps of flashing with a debug probe.
-"""
+"""Images of a firmware, and flashing them onto a board."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path, PurePath
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from microc.base.file_access import open_regular_file
+from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.device.board_info import make_printable
+from microc.device.boards import Runner, list_runners_of_board, select_runner
 from microc.device.emulators import Emulator, fill_placeholders
-from microc.device.images import FORMATS, convert_image
-from microc.device.runners import Runner, list_runners_of_board, select_runner
+from microc.device.toolchain import DAMAGED_ELF, HOT_CODE
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
+
+# ---- Linked programs: converted to the formats of loaders, and cut into pieces by symbol.
+
+
+# ---- Formats of loaders: plain binary, Intel HEX, UF2 and the image of the ESP8266's boot ROM.
+
+Segment = tuple[int, bytes]
+"""Load address and content."""
+
+_HEX_BYTES = 16
+_UF2_BYTES = 256
+_UF2_MAGIC = (0x0A324655, 0x9E5D5157)
+_UF2_END = 0x0AB16F30
+_UF2_HAS_FAMILY = 0x2000
+
+
+def read_segments(elf: Path) -> tuple[Segment, ...]:
+    """Read the loadable segments with content from an ELF file, sorted by load address.
+
+    These are the bytes that a loader writes into flash. Raises ToolError if the file is missing or no ELF file."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with open_regular_file(elf) as stream:
+            contents = [
+                (int(s["p_paddr"]), bytes(s.data())) for s in ELFFile(stream).iter_segments("PT_LOAD") if s["p_filesz"]
+            ]
+    except OSError as error:
+        raise ToolError(
+            f"cannot read the program: {error.strerror or error}",
+            where=str(elf),
+            hint="build the project: microc build DIR",
+        ) from error
+    except (ELFError, *DAMAGED_ELF) as error:
+        raise ToolError(f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf") from error
+    return tuple(sorted(contents))
+
+
+def join_segments(segments: Sequence[Segment]) -> bytes:
+    """Join segments to one image from the lowest address; gaps are filled with FF like erased flash."""
+    base = segments[0][0]
+    image = bytearray(b"\xff" * (max(start + len(data) for start, data in segments) - base))
+    for start, data in segments:
+        image[start - base : start - base + len(data)] = data
+    return bytes(image)
+
+
+def encode_intel_hex(segments: Sequence[Segment]) -> str:
+    """Encode segments as the text of an Intel HEX file with 32-bit addresses."""
+    lines, upper = [], -1
+    for start, data in segments:
+        at = start
+        while at < start + len(data):
+            if at >> 16 != upper:
+                upper = at >> 16
+                lines.append(_encode_intel_hex_record(4, 0, upper.to_bytes(2, "big")))
+            count = min(_HEX_BYTES, start + len(data) - at, 0x10000 - (at & 0xFFFF))
+            lines.append(_encode_intel_hex_record(0, at & 0xFFFF, data[at - start : at - start + count]))
+            at += count
+    return "\n".join([*lines, _encode_intel_hex_record(1, 0, b""), ""])
+
+
+def _encode_intel_hex_record(record_type: int, address: int, data: bytes) -> str:
+    """Encode a record of Intel HEX.
+
+    ``record_type``: 0 for data, 1 for the end of the file, 4 for the upper half of addresses."""
+    body = bytes([len(data), *address.to_bytes(2, "big"), record_type]) + data
+    return f":{body.hex().upper()}{-sum(body) & 0xFF:02X}"
+
+
+def encode_uf2(segments: Sequence[Segment], family: int) -> bytes:
+    """Encode segments as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
+    base = segments[0][0] // _UF2_BYTES * _UF2_BYTES
+    image = join_segments([(base, b""), *segments])
+    image += b"\xff" * (-len(image) % _UF2_BYTES)
+    count = len(image) // _UF2_BYTES
+    blocks = []
+    for k in range(count):
+        data = image[k * _UF2_BYTES : (k + 1) * _UF2_BYTES]
+        head = struct.pack("<8I", *_UF2_MAGIC, _UF2_HAS_FAMILY, base + k * _UF2_BYTES, _UF2_BYTES, k, count, family)
+        blocks.append(head + data.ljust(476, b"\0") + struct.pack("<I", _UF2_END))
+    return b"".join(blocks)
+
+
+def _encode_uf2_for_board(segments: Sequence[Segment], board: Board) -> bytes:
+    """Encode segments as UF2 for a board. Raises UsageError if the board file names no ``uf2_family``."""
+    family = board.raw["flash"].get("uf2_family")
+    if family is None:
+        raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
+    return encode_uf2(segments, family)
+
+
+_ESP8266_MAGIC, _ESP8266_CHECKSUM, _ESP8266_ALIGN = 0xE9, 0xEF, 16
+
+
+def encode_esp8266(segments: Sequence[Segment], flash: int, entry: int) -> bytes:
+    """Encode segments as an image that the ESP8266's boot ROM loads into RAM, from address 0 of its flash.
+
+    ``flash``: bytes 2 and 3 of the image, mode and size with rate. ``entry``: address at which the program begins. The
+    form is in Espressif's documentation of esptool, "Firmware Image Format": a header of 8 bytes, for each segment its
+    address, size and content in whole words, and a checksum in the last byte of a multiple of 16."""
+    image = struct.pack("<BBHI", _ESP8266_MAGIC, len(segments), flash, entry)
+    checksum = _ESP8266_CHECKSUM
+    for start, data in segments:
+        words = data + bytes(-len(data) % 4)
+        image += struct.pack("<II", start, len(words)) + words
+        for byte in words:
+            checksum ^= byte
+    return image + bytes(-(len(image) + 1) % _ESP8266_ALIGN) + bytes([checksum])
+
+
+def _encode_esp8266_for_board(segments: Sequence[Segment], board: Board) -> bytes:
+    """Encode segments for an ESP8266. Raises UsageError if the board file does not describe its flash and code."""
+    flash, code = board.raw["flash"].get("esp8266_flash"), board.raw.get("link", {}).get("code")
+    if flash is None or code is None:
+        raise UsageError(
+            f"board {board.name!r} is no ESP8266; got no esp8266_flash or no code, expected both",
+            hint="set esp8266_flash in its table [flash], and code in [link]",
+        )
+    return encode_esp8266(segments, flash, next(region.origin for region in board.regions if region.name == code))
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProxyType(
+    {
+        "bin": lambda parts, board: join_segments(parts),
+        "hex": lambda parts, board: encode_intel_hex(parts).encode("ascii"),
+        "uf2": _encode_uf2_for_board,
+        "esp": _encode_esp8266_for_board,
+    }
+)
+"""Converters by the suffix of the file."""
+
+
+def convert_image(elf: Path, suffix: str, board: Board) -> Path:
+    """Convert an ELF file to the format ``suffix`` of :data:`FORMATS`; return the path of the new file beside it.
+
+    Raises ToolError if the ELF file has no segment to load."""
+    parts = read_segments(elf)
+    if not parts:
+        raise ToolError(
+            "the program has no segment to load", where=str(elf), hint="build the project again: microc build DIR"
+        )
+    target = elf.with_suffix(f".{suffix}")
+    with replace_atomically(target) as temporary:
+        temporary.write_bytes(FORMATS[suffix](parts, board))
+    return target
+
+
+# ---- Pieces: every byte of a program's memory belongs to one, with its symbol and source file.
+
+KINDS = ("text", "data", "bss")
+"""Kinds of memory as size(1) counts them: read-only, with initial values, without. Code that runs from RAM has initial
+values."""
+
+
+@frozen
+class ProgramPiece:
+    """A range of a program's memory that belongs to one symbol, or to none.
+
+    ``names``: name of the symbol, and its aliases; empty for a range between symbols. ``source``: base name of the
+    source file, empty if unknown. ``unit``: index of the object file among those whose source file has the same name,
+    in link order; known for local symbols only. ``kind``: one of :data:`KINDS`. ``size``: size of the range in
+    bytes."""
+
+    names: tuple[str, ...]
+    source: str
+    unit: int
+    section: str
+    kind: str
+    address: int
+    size: int
+
+
+@frozen
+class _SymbolWithSourceFile:
+    """A symbol of an ELF file with its source file. ``unit``: as in :class:`ProgramPiece`. ``section``: index of its
+    section."""
+
+    name: str
+    source: str
+    unit: int
+    address: int
+    size: int
+    section: int
+
+
+def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[ProgramPiece, ...]:
+    """Cut all allocated sections of an ELF file into pieces at its symbols. Their sizes add up to those of size(1).
+
+    ``objects``: the object files of the build, in which the source files of global symbols are looked up. An ELF file
+    itself has the source files of local symbols only. Raises ToolError if the file is missing or no ELF file.
+    """
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        sources: dict[str, str] = {}
+        for path in sorted(objects):
+            with open_regular_file(path) as stream:
+                sources |= {s.name: path.with_suffix(".c").name for s in _iterate_global_symbols(ELFFile(stream))}
+        with open_regular_file(elf) as stream:
+            return tuple(_cut_sections_into_pieces(ELFFile(stream), sources))
+    except OSError as error:
+        raise ToolError(
+            f"cannot read the program: {error.strerror or error}",
+            where=str(elf),
+            hint="build the project: microc build DIR",
+        ) from error
+    except (ELFError, *DAMAGED_ELF) as error:
+        raise ToolError(
+            f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf, or the project's folder"
+        ) from error
+
+
+def _iterate_symbol_table(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the symbol table of an ELF file; empty for a stripped program."""
+    table = elf.get_section_by_name(".symtab")
+    return table.iter_symbols() if table is not None else iter(())
+
+
+def _iterate_global_symbols(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the global symbols that an ELF file defines."""
+    return (
+        s for s in _iterate_symbol_table(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int)
+    )
+
+
+def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SymbolWithSourceFile]:
+    """Yield the symbols of an ELF file that name memory: functions, objects, and global labels of assembler code.
+
+    Labels have no size. ``source_files``: source files of global symbols by name."""
+    thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
+    source_file, file_counts = "", Counter[str]()
+    for symbol in _iterate_symbol_table(elf):
+        kind, local = symbol["st_info"]["type"], symbol["st_info"]["bind"] == "STB_LOCAL"
+        if kind == "STT_FILE":
+            source_file = PurePath(symbol.name).name
+            file_counts[source_file] += 1
+        elif isinstance(symbol["st_shndx"], int) and (
+            kind in ("STT_FUNC", "STT_OBJECT") or (kind == "STT_NOTYPE" and not local)
+        ):
+            address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
+            source, unit = (
+                (source_file, file_counts[source_file] - 1) if local else (source_files.get(symbol.name, ""), 0)
+            )
+            yield _SymbolWithSourceFile(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
+
+
+def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[ProgramPiece]:
+    """Cut all allocated sections of an ELF file into pieces at their symbols.
+
+    ``source_files``: source files of global symbols by name."""
+    from elftools.elf.constants import SH_FLAGS
+
+    symbols = sorted(_iterate_memory_symbols(elf, source_files), key=lambda s: (s.address, -s.size, s.name))
+    for number, section in enumerate(elf.iter_sections()):
+        flags, start, size = section["sh_flags"], section["sh_addr"], section["sh_size"]
+        if not flags & SH_FLAGS.SHF_ALLOC or not size:
+            continue
+        kind = "bss" if section["sh_type"] == "SHT_NOBITS" else "data"
+        if (flags & SH_FLAGS.SHF_EXECINSTR or not flags & SH_FLAGS.SHF_WRITE) and section.name != HOT_CODE:
+            kind = "text"
+        inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
+        # Outside of code, symbols without a size are labels of the linker script.
+        named = inside if kind == "text" else [s for s in inside if s.size]
+        for same, begin, end in _cut_address_range_at_symbols(named, start, start + size):
+            sourced = next((s for s in same if s.source), None)
+            source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
+            names = tuple(dict.fromkeys(s.name for s in same))
+            yield ProgramPiece(names, source, unit, section.name, kind, begin, end - begin)
+
+
+def _cut_address_range_at_symbols(
+    symbols: list[_SymbolWithSourceFile], start: int, stop: int
+) -> Iterator[tuple[list[_SymbolWithSourceFile], int, int]]:
+    """Cut the addresses from ``start`` to ``stop`` (exclusive) at the symbols in this range.
+
+    Yields symbols, start and end (exclusive) of each piece; the list of symbols is empty between two symbols. A symbol
+    without a size extends to the next symbol."""
+    groups = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
+    at = start
+    for k, (address, group) in enumerate(groups):
+        following = groups[k + 1][0] if k + 1 < len(groups) else stop
+        end = min(address + group[0].size, stop) if group[0].size else following
+        if address < at or end == address:
+            continue  # the symbol is inside of another one
+        if address > at:
+            yield [], at, address
+        yield group, address, end
+        at = end
+    if at < stop:
+        yield [], at, stop
+
+
+# ---- Flash an image onto a board. As in Zephyr's west, a board lists runners, and the first that is installed is
+# used.
+#
+# The runner of an emulated board is gdb. The emulator holds the board at reset, gdb writes the image into its
+# memory and compares it, and the board then runs from reset. These are the steps of flashing with a debug
+# probe.
+
 
 _SHOWN_LINES = 20
 _MAX_OUTPUT = 1 << 18

@@ -13,9 +13,8 @@ A :class:`Pipeline` is a list of stages, each declared by its fields: filters (:
 """
 
 from microc.features.declared_features import Declared, join, read
-from microc.features.feature_pipeline import Pipeline, log_mel, mfcc, spectrogram
+from microc.features.feature_pipeline import MicroFrontend, Pipeline, log_mel, mfcc, spectrogram
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Stage
-from microc.features.microfrontend import MicroFrontend
 from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
 from microc.features.statistics import MinMax, Normalise, Pcen, Spectral, Statistics
 

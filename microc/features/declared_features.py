@@ -16,9 +16,8 @@ from microc.base.file_access import read_bytes
 from microc.compiler import validation
 from microc.compiler.model import load
 from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, known_names_hint
-from microc.features.feature_pipeline import Pipeline, log_mel, mfcc, spectrogram
+from microc.features.feature_pipeline import MicroFrontend, Pipeline, log_mel, mfcc, spectrogram
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Signal, Stage
-from microc.features.microfrontend import MicroFrontend
 from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
 from microc.features.statistics import MinMax, Normalise, Pcen, Spectral, Statistics
 from microc.frontend.graph_builder import GraphBuilder

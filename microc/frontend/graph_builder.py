@@ -15,7 +15,7 @@ from microc.errors import ModelError, UsageError, known_names_hint
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
-from microc.ops.formulas import OperatorEmitter
+from microc.ops.arithmetic import OperatorEmitter
 
 # ---- A graph built node by node, with types: for formats whose layers are in order of execution, and for users.
 
@@ -37,7 +37,7 @@ class Emitter(Protocol):
 
 def make_operator_emitter(emitter: Emitter) -> OperatorEmitter:
     """Return a function ``append_operator(op, *operands, **attributes)``, which the formulas of
-    :mod:`microc.ops.formulas` call.
+    :mod:`microc.ops.arithmetic` call.
 
     It appends the operator ``op`` to the graph of ``emitter`` and returns the name of the result. Numbers among the
     operands become constants."""

@@ -15,9 +15,8 @@ from microc.base import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
 from microc.frontend.model_limits import check_shape, infer_types
 from microc.graph.file import from_bytes
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Graph, Node, TensorType, verify
 from microc.graph.text import nested_graphs
-from microc.graph.verify import verify
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
 from microc.ops.constants import largest_partial_sum

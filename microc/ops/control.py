@@ -1,19 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control flow: operators ``loop`` and ``branch``, whose attributes are graphs. The compiler lowers each node to one C
-function that calls the kernels of these graphs.
-
-``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs the graph ``body`` up to ``count`` times.
-The inputs of the body are the index of the iteration (int32, scalar), the ``carried`` values, the fixed values, and one
-row of every ``scanned`` value: its element along axis 0 at the index of the iteration. The outputs of the body are the
-next carried values, then one row of every stacked value. The rows of all iterations form axis 0 of the stacked values.
-With ``guarded``, the first carried value is a bool scalar, and the loop ends when it is false; rows of stacked values
-that were not computed are zero.
-
-``branch(condition, fixed ...)`` runs the graph ``then`` if the condition is true, else the graph ``otherwise``. The
-inputs of both graphs are the fixed values.
-
-Sources: ONNX Loop, Scan, If; TFLite WHILE, IF.
-"""
+"""Operators that contain graphs: ``loop`` and ``branch``, and ``external``, which external code computes."""
 
 from __future__ import annotations
 
@@ -27,11 +13,27 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.attributes import Rounding, flag, integer, subgraph
+from microc.ops.attributes import Rounding, flag, integer, names, subgraph
 from microc.ops.gradients.rules import unroll_loop
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
+
+# ---- Control flow: operators ``loop`` and ``branch``, whose attributes are graphs. The compiler lowers each node to
+# one C function that calls the kernels of these graphs.
+#
+# ``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs the graph ``body`` up to
+# ``count`` times. The inputs of the body are the index of the iteration (int32, scalar), the ``carried``
+# values, the fixed values, and one row of every ``scanned`` value: its element along axis 0 at the index of the
+# iteration. The outputs of the body are the next carried values, then one row of every stacked value. The rows
+# of all iterations form axis 0 of the stacked values. With ``guarded``, the first carried value is a bool
+# scalar, and the loop ends when it is false; rows of stacked values that were not computed are zero.
+#
+# ``branch(condition, fixed ...)`` runs the graph ``then`` if the condition is true, else the graph
+# ``otherwise``. The inputs of both graphs are the fixed values.
+#
+# Sources: ONNX Loop, Scan, If; TFLite WHILE, IF.
+
 
 UNBOUNDED = ir.ENDLESS
 """Value of ``count`` for a loop that ends only when its condition is false. Such a loop has no stacked values;
@@ -239,7 +241,7 @@ def _make_branch_test_cases() -> Iterable[Case]:
         yield Case(attrs, (flag, tensor_type), arrays=(np.array([condition]), None), name=str(condition).lower())
 
 
-OPERATORS: tuple[OpDef, ...] = (
+CONTROL_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "loop",
         unroll=unroll_loop,
@@ -272,3 +274,58 @@ OPERATORS: tuple[OpDef, ...] = (
         regions=("then", "otherwise"),
     ),
 )
+
+
+# ---- Operator ``external``: a region of the network that external code computes, such as a vendor's library or
+# accelerator compiler. The attribute ``body`` is the region's graph; it defines the result.
+#
+# Frontends never create this operator; :mod:`microc.external.backend` replaces regions of a graph by it.
+# Where the external code is not available, as in the host build that a board is compared with, the compiler
+# lowers the body itself, as it lowers the graphs of control flow.
+
+
+EXTERNAL = "external"
+"""Name of the operator."""
+
+
+def _infer_external_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    body = attrs["body"]
+    inside = [body.types[name] for name in body.inputs]
+    if [(t.shape, t.dtype) for t in inside] != [(t.shape, t.dtype) for t in types] or body.state:
+        raise ModelError(
+            f"external: graph {body.name} has inputs of other types than the operands; got {format_types(inside)}, "
+            f"expected {format_types(types)}" + (" and no state" if body.state else "")
+        )
+    return tuple(TensorType(body.types[name].shape, body.types[name].dtype) for name in body.outputs)
+
+
+def _evaluate_external_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return tuple(np.asarray(array) for array in evaluate_graph(attrs["body"], arrays))
+
+
+def _count_external_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return graph_macs(attrs["body"])
+
+
+def _make_external_test_cases() -> Iterable[Case]:
+    tensor_type = TensorType((2, 3), "float32")
+    yield Case({"body": one_operator_graph("relu", tensor_type), "code": ("somebody", "0")}, (tensor_type,))
+
+
+EXTERNAL_REGION_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        EXTERNAL,
+        infer=_infer_external_types,
+        reference=_evaluate_external_reference,
+        cases=_make_external_test_cases,
+        attrs={
+            "body": subgraph("what the code computes: of the operands -> the results"),
+            "code": names("whose code it is, and the region's number"),
+        },
+        macs=_count_external_macs,
+        regions=("body",),
+    ),
+)
+
+
+OPERATORS = (*CONTROL_OPERATORS, *EXTERNAL_REGION_OPERATORS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.attributes import Ties
@@ -50,8 +50,8 @@ def expand_composed_operator(graph: Graph) -> Graph:
 # 24 + 17 bits.
 
 
-def reference_node_function(graph: Graph) -> interp.Apply:
-    """Return the function that applies nodes of ``graph`` in numpy, for :func:`microc.graph.interp.run`.
+def reference_node_function(graph: Graph) -> ir.Apply:
+    """Return the function that applies nodes of ``graph`` in numpy, for :func:`microc.graph.ir.run`.
 
     Like the compiler, the function raises UnsupportedError for a node that cannot be legalised or expanded."""
 
@@ -74,7 +74,7 @@ def reference_node_function(graph: Graph) -> interp.Apply:
         inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
         inputs = dict(zip((name for name in node.inputs if name), arrays, strict=True))
         part = Graph(graph.name, tuple(inputs), node.outputs, tuple(nodes), inner.types, consts)
-        values = interp.run(part, inputs, reference_node_function(inner))
+        values = ir.run(part, inputs, reference_node_function(inner))
         return [values[name] if name else arrays[0] for name in node.outputs]
 
     return apply
@@ -168,5 +168,5 @@ def evaluate(
     """Evaluate a graph in numpy with the reference semantics; return its outputs and its new state by name.
 
     ``state``: state before the evaluation (default: the graph's initial state)."""
-    values = interp.run(graph, inputs, reference_node_function(graph), state)
+    values = ir.run(graph, inputs, reference_node_function(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

@@ -474,7 +474,6 @@ FAMILIES = (
     "convolution.conv_nd",
     "elementwise.compare",
     "elementwise.elementwise",
-    "external_region",
     "images.resample",
     "images.boxes",
     "matrix.dense",

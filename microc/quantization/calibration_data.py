@@ -31,7 +31,7 @@ from microc.run.data.pictures import FINITE, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.engine import NumpyReference
-from microc.run.evaluation import Classification, classify
+from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
 from microc.transform.quantised.unary_functions import ByteFunction, find_byte_functions
 

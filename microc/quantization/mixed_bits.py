@@ -16,7 +16,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.compiler import validation
-from microc.compiler.fit.footprint import compute_firmware_footprint
+from microc.compiler.fit.search import compute_firmware_footprint
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board

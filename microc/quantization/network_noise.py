@@ -12,7 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.compiler.fit.budget import count_macs
 from microc.compiler.interaction import Progress
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import reference_node_function
@@ -398,7 +398,7 @@ def measure_noise_of_values(
 
 
 def _evaluate_changed_values(
-    graph: Graph, apply_node: interp.Apply, values: Mapping[str, Array], initial_changes: Mapping[str, Array]
+    graph: Graph, apply_node: ir.Apply, values: Mapping[str, Array], initial_changes: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Evaluate the nodes that depend on changed values. Return all changed values by name, including the first ones.
 
@@ -447,7 +447,7 @@ def build_layer_changes(
 
 
 def _build_layer_change(
-    apply_node: interp.Apply,
+    apply_node: ir.Apply,
     recipe: Recipe,
     layer_uses: Sequence[tuple[Node, Sequence[Node]]],
     weight: Weight,

@@ -21,8 +21,8 @@ from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import MeasuredEnd
-from microc.reports.pages.drawings import PlotPoint, ScatterPlot, lay_out_confusion_matrix, lay_out_scatter_plot
-from microc.reports.pages.page import (
+from microc.reports.drawings import PlotPoint, ScatterPlot, lay_out_confusion_matrix, lay_out_scatter_plot
+from microc.reports.report_page import (
     Bar,
     Bars,
     Figure,

@@ -16,7 +16,7 @@ from microc.compiler.interaction import Progress, as_callback, convert_flags_in_
 from microc.compiler.model import ONNX, read_model, registers_plugins, resolve_model, save
 from microc.compiler.options import make_options
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme

@@ -18,13 +18,13 @@ from microc.compiler import option_values as meaning
 from microc.compiler.fit.budget import list_larger_boards
 from microc.compiler.options import OPTIONS, Options
 from microc.compiler.pipeline import compile_model
+from microc.document.blocks import format_milliseconds
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.isa import CORES
 from microc.module import Arithmetic
 from microc.ops.attributes import Ties
-from microc.reports.figures import format_milliseconds
-from microc.reports.layers import slowest_layers
+from microc.reports.report_document import slowest_layers
 from microc.target import Board, Target, target_for
 
 # ---- Advice on arithmetic (floats or integers), as sentences that contain the command to run.

@@ -28,7 +28,7 @@ from microc.codegen.project.sbom import reproducible_date
 from microc.device.board_info import make_printable
 from microc.device.toolchain import find_compiler
 from microc.document.blocks import table, texts
-from microc.document.text import render_markdown_table
+from microc.document.renderers import render_markdown_table
 from microc.errors import OutputError, ToolError, UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.compiler import validation
-from microc.compiler.fit.footprint import board_capacity
+from microc.compiler.fit.search import board_capacity
 from microc.compiler.interaction import Progress, convert_flags_in_errors
 from microc.compiler.lowering.derivation import (
     DerivedCandidate,
@@ -24,15 +24,24 @@ from microc.compiler.model import registers_own_plugins, registers_plugins, reso
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
-from microc.document.blocks import Block, Code, Document, Table, document, facts, numbers, table, texts
-from microc.document.notebook import Showable
-from microc.document.text import render_text
+from microc.document.blocks import (
+    Block,
+    Code,
+    Document,
+    Table,
+    document,
+    facts,
+    memory_usage_rows,
+    numbers,
+    table,
+    texts,
+)
+from microc.document.renderers import Showable, render_text
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
 from microc.isa import SCALAR, TENSOR
 from microc.module import Call, Module, Trial
-from microc.reports.figures import memory_usage_rows
-from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, tensor_unit_table
+from microc.reports.report_document import describe_tensor_memories, describe_tensor_unit_use, tensor_unit_table
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.device.images import KINDS, ProgramPiece, cut_program_into_pieces
+from microc.device.flashing import KINDS, ProgramPiece, cut_program_into_pieces
 from microc.device.toolchain import STACK, strip_clone_suffix
 from microc.errors import GrowthError, UsageError
 from microc.plan.liveness import count_covered_addresses

@@ -21,8 +21,7 @@ from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.errors import UsageError
 from microc.run.data.pictures import dequantise
-from microc.run.data.samples import Samples
-from microc.run.inputs import draw_inputs
+from microc.run.data.samples import Samples, draw_inputs
 from microc.run.session import Device
 
 # ---- Views of arrays on the page: picture, curves, bars or numbers, depending on the shape; plain data of bounded size.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from microc.base.immutable import frozen
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING
 from microc.document.blocks import table, texts
-from microc.document.text import render_markdown_table
+from microc.document.renderers import render_markdown_table
 from microc.frontend.keras import reader as keras_reader
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.context import CONSTANT_OPERATORS

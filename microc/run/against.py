@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``microc.verify``: compare a compiled model with the framework that made it."""
+"""Verification against a framework: its choice, and the comparison."""
 
 from __future__ import annotations
 
@@ -20,21 +20,194 @@ from microc.compiler.model import read_model, registers_plugins, resolve_model
 from microc.compiler.options import ENDS, Options, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.device.boards import load_board
-from microc.errors import MicrocError, UsageError, VerificationError
+from microc.errors import MicrocError, ToolError, UsageError, VerificationError
+from microc.frontend.detect import is_tflite, read_model_bytes
+from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC
+from microc.frontend.onnx.reader import read_bound_inputs
+from microc.frontend.torch import reader
+from microc.frontend.trees import boosters
+from microc.frontend.trees.catboost_json import is_catboost
 from microc.frontend.trees.known_rows import sample_known_rows
+from microc.graph.cut import make_bound_constant
+from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph, Node
+from microc.run import reference_engines
 from microc.run.comparison import TOLERANCES, WORD_QUANTA, WORDS, Comparison, compare_with_reference
 from microc.run.data.pictures import add_channel_orders, convert_samples
-from microc.run.data.samples import read_samples
+from microc.run.data.samples import ALL_KINDS, SEED, draw_input_sets, read_samples
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.run.engine import Engine, HostKernels, InputsRejected, NumpyReference
-from microc.run.inputs import ALL_KINDS, SEED, draw_input_sets
-from microc.run.reference.framework_choice import AGAINST, NATURAL, load_in_framework
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
     from microc.compiler.option_values import CompileOptions
+
+
+# ---- Choose the framework that a compiled model is compared with: the framework that the user names, else the
+# framework that made the model.
+
+
+NATURAL = "reference"
+"""Value of ``against`` that selects the framework that made the model or defines its arithmetic."""
+
+RUNTIMES: Mapping[str, tuple[str, ...]] = {
+    "tflite": ("tflm", "litert"),
+    "onnx": ("onnxruntime",),
+    "torch": ("torch",),
+    "keras": ("keras",),
+    "sklearn": ("sklearn",),
+    "lightgbm": ("lightgbm",),
+    "xgboost": ("xgboost",),
+    "catboost": ("catboost",),
+}
+"""Frameworks that run each format. :data:`NATURAL` selects the first."""
+
+AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
+"""Values of ``against``: :data:`NATURAL` and the names of all frameworks."""
+
+
+def load_in_framework(model: Any, against: str, options: Options) -> Engine:
+    """Load a model in a framework.
+
+    ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`AGAINST`.
+
+    For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if this runtime does not
+    support the model, the other runtime is selected. Raises UsageError if the framework cannot run this format, or none
+    can; raises ToolError if it is not installed or does not run this model."""
+    if isinstance(model, Graph):
+        raise UsageError("no framework runs a graph of microc", hint="give the model that it was read from")
+    data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
+    file_name = Path(model).name if data else type(model).__name__
+    format_name = _check_framework_runs_format(
+        against, _detect_format_of_file(data, file_name) if data else _detect_format_of_object(model), file_name
+    )
+    first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
+    try:
+        engine = (
+            _load_file_in_framework(first, data, file_name, options)
+            if data
+            else _wrap_object_in_framework(first, model, file_name, options)
+        )
+    except ToolError:
+        if not others:
+            raise
+        engine = _load_file_in_framework(others[0], data, file_name, options)
+    return _bind_inputs(engine, model, options) if options.input_values and format_name != "onnx" else engine
+
+
+def _bind_inputs(engine: Engine, model: Any, options: Options) -> Engine:
+    """Return an engine that gives the framework the input values of the options, besides the network's inputs."""
+    unbound = replace(options, input_values={})
+    graph = read_model(resolve_model(model, unbound), replace(unbound, outputs=(), state={}, rename={}))
+    constants = {
+        position: make_bound_constant(name, options.input_values[name], graph.types[name], graph.name)
+        for position, name in enumerate(graph.inputs)
+        if name in options.input_values
+    }
+    return reference_engines.BoundInputs(engine, constants)
+
+
+def check_framework_for_file(model: Path, against: str) -> None:
+    """Raise UsageError if the framework ``against`` cannot run the model in a file. Called before the model is
+    compiled."""
+    _check_framework_runs_format(against, _detect_format_of_file(read_model_bytes(model), model.name), model.name)
+
+
+def _check_framework_runs_format(against: str, format_name: str, file_name: str) -> str:
+    """Check that the framework ``against`` can run a model's format, and return the format; raise UsageError if it
+    cannot.
+
+    ``file_name``: name of the model's file or class, for the error."""
+    if against not in (NATURAL, *RUNTIMES[format_name]):
+        hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
+        raise UsageError(f"{against} does not run this model; got format {format_name}", where=file_name, hint=hint)
+    return format_name
+
+
+def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
+    """List the runtimes of a format; the first is the runtime that :data:`NATURAL` selects."""
+    return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
+
+
+def _detect_format_of_file(data: bytes, file_name: str) -> str:
+    """Detect the format of a model file from its bytes; raise UsageError for a graph file of microc."""
+    if is_tflite(data):
+        return "tflite"
+    if is_graph_file(data):
+        raise UsageError(
+            "no framework runs a graph file of microc", where=file_name, hint="give the model that it was made from"
+        )
+    if data.startswith(ZIP_MAGIC):
+        from microc.frontend.keras import file as keras_file
+
+        return "keras" if keras_file.is_keras(data) else "torch"
+    if data.startswith(HDF5_MAGIC):
+        return "keras"
+    if is_catboost(data):
+        return "catboost"
+    if boosters.is_xgboost(data):
+        return "xgboost"
+    return "lightgbm" if boosters.is_lightgbm(data) else "onnx"
+
+
+def _detect_format_of_object(model: Any) -> str:
+    """Detect the framework of a Python object from the modules of its base classes; raise UsageError if it is unknown."""
+    modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    framework = next(
+        (name for name in ("lightgbm", "xgboost", "catboost", "sklearn", "keras", "torch") if name in modules), None
+    )
+    if framework is None:
+        names = "lightgbm, xgboost, catboost, sklearn, keras or torch"
+        raise UsageError(f"model: got a {type(model).__name__}, expected an object of {names}", hint="give a path")
+    return framework
+
+
+def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Engine:
+    """Load the model of a file in a runtime. ``data``: bytes of the file; ``file_name``: its name, for errors.
+
+    Raises UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
+    if options.state and runtime != "onnxruntime":
+        raise UsageError(
+            f"--state: {runtime} cannot feed outputs back to inputs, expected onnxruntime",
+            where=file_name,
+            hint="use --against onnxruntime",
+        )
+    match runtime:
+        case "tflm":
+            return reference_engines.TfliteMicro(data, file_name)
+        case "litert":
+            default_first = options.rounding == "litert" and reference_engines.quantises_to_int16(data)
+            return reference_engines.LiteRT(data, file_name, default_kernels_first=default_first)
+        case "onnxruntime":
+            bound = read_bound_inputs(data, file_name, options.input_shapes, options.input_values)
+            return reference_engines.OnnxRuntime(data, file_name, options.state, bound)
+        case "keras":
+            return reference_engines.load_keras_model(data, file_name)
+        case "torch":
+            return reference_engines.load_torch_program(data, file_name)
+        case "catboost":
+            return reference_engines.load_catboost_model(data, file_name)
+        case "xgboost":
+            return reference_engines.load_xgboost_booster(data, file_name)
+        case _:
+            return reference_engines.load_lightgbm_booster(data, file_name)
+
+
+def _wrap_object_in_framework(runtime: str, model: Any, file_name: str, options: Options) -> Engine:
+    """Wrap a Python object as an engine of its framework. ``file_name``: name of its class, for errors."""
+    match runtime:
+        case "keras":
+            return reference_engines.KerasModel(model)
+        case "torch":
+            program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
+            return reference_engines.TorchProgram(program, file_name)
+        case "catboost":
+            return reference_engines.CatBoostModel(model)
+        case "xgboost":
+            return reference_engines.XgboostBooster(model)
+        case _:
+            return reference_engines.Estimator(model)
 
 
 # ---- The quick check after compiling a Python object: a few random rows, compared with the object's own framework,
@@ -165,7 +338,7 @@ def verify(
 
     ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first
     axis, or a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
-    (:mod:`microc.run.inputs`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
+    (:mod:`microc.run.data.samples`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
     for every stage. ``tolerance``: tolerance of floats, relative to the largest magnitude of a tensor (default 1e-4 for
     float32). ``quanta``: tolerance of integers in quantisation steps.
 

@@ -18,7 +18,7 @@ from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
 from microc.errors import MicrocError, UsageError
 from microc.run.board_project import AUTO, build_project, open_project
-from microc.run.inputs import SEED, draw_inputs
+from microc.run.data.samples import SEED, draw_inputs
 from microc.run.profile import run_meter
 from microc.run.session import PATIENCE, Device, flash_project
 from microc.target import Board

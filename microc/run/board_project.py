@@ -17,17 +17,17 @@ from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
-from microc.codegen.project.accelerators import OWN_CODE_FOLDER
+from microc.codegen.project.additions import OWN_CODE_FOLDER
 from microc.codegen.project.board_files import abi_checksum
 from microc.codegen.project.manifest import SCHEMA_VERSION, find_manifest_error
 from microc.codegen.project.protocols import LINK_ADDRESSES, is_relocatable
 from microc.compiler import validation
-from microc.compiler.fit.footprint import convert_link_overflow_error
+from microc.compiler.fit.search import convert_link_overflow_error
 from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, make_printable, read_blob
 from microc.device.boards import load_board_copy
 from microc.device.client import Client, query_slots, write_and_activate_slot
 from microc.device.emulators import Emulator, make_simulator_address
-from microc.device.images import Segment, read_segments
+from microc.device.flashing import Segment, read_segments
 from microc.device.toolchain import (
     LinkedSizes,
     Symbol,

@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler.interaction import Progress
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import UsageError, VerificationError
 from microc.run.engine import Engine, InferenceResult, NetworkEngine, Tap
 

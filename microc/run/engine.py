@@ -3,7 +3,7 @@
 
 An engine maps inputs to outputs and, if asked, to values between layers (taps). Comparisons and evaluations take engines,
 so that a new engine is one class. The engine of a board is in :mod:`microc.run.verification`, those of frameworks are in
-:mod:`microc.run.reference.engines`.
+:mod:`microc.run.reference_engines`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from microc import __version__
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UsageError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph
 from microc.ops.meaning import reference_node_function
 from microc.run.desktop.library import Library
@@ -177,7 +177,7 @@ class NumpyReference:
         """Run one inference. All values are returned, also without ``taps``."""
         inputs = dict(zip(self._graph.inputs, arrays, strict=True))
         try:
-            values = interp.run(self._graph, inputs, self.apply_node, self._state)
+            values = ir.run(self._graph, inputs, self.apply_node, self._state)
         except UsageError as error:
             raise InputsRejected(error.what) from error
         self._state = {name: values[value] for name, value in self._graph.updates.items()}

@@ -19,8 +19,7 @@ from microc.base.immutable import frozen
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
 from microc.document.blocks import Document, document, layer_names, numbers, table
-from microc.document.notebook import Showable
-from microc.document.text import render_text
+from microc.document.renderers import Showable, render_text
 from microc.errors import ToolError, UsageError
 from microc.module import UnitUse
 from microc.reports.firmware_size import SizeReport, live_arena_bytes

@@ -24,20 +24,19 @@ from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.interaction import Progress, as_callback
-from microc.compiler.sizes.run_shapes import RunShapes
+from microc.compiler.sizes.general import RunShapes
 from microc.device.board_info import LoadedImage, Stats, Timing
+from microc.device.boards import select_runner
 from microc.device.client import Client, query_slots
 from microc.device.emulators import Emulator
-from microc.device.flashing import flash_image, load_image_into_emulator
-from microc.device.images import join_segments, read_segments
-from microc.device.runners import select_runner
+from microc.device.flashing import flash_image, join_segments, load_image_into_emulator, read_segments
 from microc.device.toolchain import Symbol, compile_and_link_for_board, read_linked_sizes
 from microc.device.transport import find_board_port, is_remote
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import DeviceError, FitError, UsageError, VerificationError, known_names_hint
 from microc.module import Module
-from microc.reports.summary import describe_value
+from microc.reports.report import describe_value
 from microc.run.board_project import (
     AUTO,
     BAUD,

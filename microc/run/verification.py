@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare board and host kernel by kernel and bit by bit.
-
-Two C libraries may round ``expf`` or ``tanhf`` differently in the last place. Float tensors therefore have a tolerance,
-relative to the largest magnitude in the tensor. After a tolerated difference the host continues with the board's values, so
-that each kernel is judged by itself and errors do not accumulate. Integers must agree in every bit.
-"""
+"""Comparison of engines: board and host kernel by kernel and bit by bit, and quality on the user's data."""
 
 from __future__ import annotations
 
@@ -17,11 +12,21 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.interaction import Progress
-from microc.errors import VerificationError
-from microc.run.comparison import compare_bits
+from microc.errors import UsageError, VerificationError, known_names_hint
+from microc.run.comparison import compare_bits, measure_differences
+from microc.run.data.pictures import dequantise
+from microc.run.data.samples import Samples
 from microc.run.desktop.library import Library
-from microc.run.engine import HostKernels, KernelEngine
+from microc.run.engine import Engine, HostKernels, KernelEngine, NetworkEngine, stack_outputs
 from microc.run.session import Device
+
+# ---- Compare board and host kernel by kernel and bit by bit.
+#
+# Two C libraries may round ``expf`` or ``tanhf`` differently in the last place. Float tensors therefore have a
+# tolerance, relative to the largest magnitude in the tensor. After a tolerated difference the host continues
+# with the board's values, so that each kernel is judged by itself and errors do not accumulate. Integers must
+# agree in every bit.
+
 
 TOLERANCE = 1e-6
 """Tolerance of floats, relative to the largest magnitude of a tensor."""
@@ -171,4 +176,144 @@ def _describe_first_difference(
         host_array[index].item(),
         int(np.count_nonzero(wrong)),
         board_array.size,
+    )
+
+
+# ---- Evaluate an engine on the user's data: its answers, their agreement with another engine, and their quality.
+
+
+# ---- Answers of an engine, and their agreement with those of another.
+
+
+@frozen
+class Answers:
+    """Outputs of an engine for all samples, and their differences from those of another engine.
+
+    ``outputs``: arrays of shape (samples, ...) by name. ``differing_samples``: indices of the samples whose outputs
+    differ in any bit. ``max_deviation``: largest difference of floats in these samples."""
+
+    outputs: Mapping[str, Array]
+    differing_samples: tuple[int, ...]
+    max_deviation: float
+
+
+def compare_answers(
+    first: NetworkEngine, second: Engine, samples: Samples, progress: Progress | None = None
+) -> Answers:
+    """Run all samples in order on two engines; return the outputs of the first, and their differences from the second's.
+
+    State is reset before the first sample and continues from sample to sample."""
+    first.reset()
+    second.reset()
+    rows: list[tuple[Array, ...]] = []
+    differing: list[int] = []
+    deviation = 0.0
+    for number in range(len(samples)):
+        if progress is not None:
+            progress(f"sample {number + 1} of {len(samples)}", number, len(samples))
+        ours, theirs = (engine.infer(samples.sample(number)).outputs for engine in (first, second))
+        if any(a.tobytes() != b.tobytes() for a, b in zip(ours, theirs, strict=True)):
+            differing.append(number)
+            floats = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.dtype.kind == "f"]
+            distances = [measure_differences(a, b, is_float=True).distance for a, b in floats]
+            deviation = max([deviation, *(float(distance.max(initial=0.0)) for distance in distances)])
+        rows.append(ours)
+    return Answers(stack_outputs(rows, first.outputs), tuple(differing), deviation)
+
+
+# ---- Quality of answers: accuracy of a classifier, and difference from expected outputs.
+
+_MAX_CLASSES = 10_000
+
+
+@frozen
+class Classification:
+    """Accuracy of a classifier. ``answers``: the class of each sample; ``confusion[true_class, answer]`` counts samples."""
+
+    output: str
+    correct: int
+    total: int
+    answers: Array
+    confusion: Array
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.total
+
+    def recall(self, true_class: int) -> float | None:
+        """Compute the share of the samples of class ``true_class`` that are recognised; None if there are none."""
+        count = int(self.confusion[true_class].sum())
+        return float(self.confusion[true_class, true_class]) / count if count else None
+
+    def mistakes(self) -> list[tuple[int, int, int]]:
+        """List (true_class, answer, count) of wrong answers, the most frequent first."""
+        wrong = self.confusion * (1 - np.eye(len(self.confusion), dtype=np.int64))
+        mistakes = [(int(t), int(a), int(wrong[t, a])) for t, a in np.argwhere(wrong)]
+        return sorted(mistakes, key=lambda m: (-m[2], m[0], m[1]))
+
+
+@frozen
+class Closeness:
+    """Difference between an output and the expected one as real numbers, over all samples: root mean square, maximum,
+    and the cosine of the angle between both (None if one is all zeros)."""
+
+    output: str
+    rmse: float
+    largest: float
+    cosine: float | None
+
+
+def classify(
+    outputs: Mapping[str, Array], tensors: Mapping[str, Mapping[str, Any]], labels: Array, answer: str = ""
+) -> Classification:
+    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: name of the output that
+    contains the class; by default the first output that is a class number, else the first output.
+
+    An output of one integer without a scale is the class number. Any other output of one element is the probability of
+    class 1. In an output of several elements, the index of the largest element is the class; if several are largest,
+    the first. Raises UsageError if a label is beyond the classes."""
+    name = answer or next((n for n in outputs if _is_class_number(outputs[n], tensors[n])), next(iter(outputs)))
+    if name not in outputs:
+        raise UsageError(f"there is no output {name!r}", hint=known_names_hint(name, outputs, "outputs"))
+    rows = outputs[name].reshape(len(labels), -1)
+    if _is_class_number(outputs[name], tensors[name]):
+        answers, classes = rows[:, 0].astype(np.int64), int(max(rows.max(), labels.max())) + 1
+    elif rows.shape[1] == 1:
+        answers, classes = (dequantise(rows[:, 0], tensors[name]) >= 0.5).astype(np.int64), 2
+    else:
+        answers, classes = rows.argmax(axis=1), rows.shape[1]
+    if classes > _MAX_CLASSES:
+        raise UsageError(
+            f"output {name!r} or the labels hold the number {classes - 1}, too large for a class number",
+            hint="name the output that classifies (--answer), and number labels from 0",
+        )
+    if labels.max() >= classes or answers.min() < 0:
+        raise UsageError(
+            f"label {labels.max()} is beyond the {classes} classes of output {name!r}",
+            hint="number classes from 0, or name another output with --answer",
+        )
+    confusion = np.zeros((classes, classes), np.int64)
+    np.add.at(confusion, (labels, answers), 1)
+    return Classification(name, int(np.trace(confusion)), len(labels), answers, confusion)
+
+
+def _is_class_number(output: Array, tensor: Mapping[str, Any]) -> bool:
+    """Test whether an output is a class number: one integer without a scale."""
+    return output[0].size == 1 and output.dtype.kind in "iu" and tensor["scale"] is None
+
+
+def measure_closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Closeness:
+    """Compare an output with the expected one: integers with integers as stored, else as real numbers.
+
+    https://en.wikipedia.org/wiki/Root_mean_square_deviation, https://en.wikipedia.org/wiki/Cosine_similarity
+    """
+    real = expected.dtype.kind == "f" and output.dtype.kind != "f"
+    a, b = (x.astype(np.float64).reshape(-1) for x in (dequantise(output, tensor) if real else output, expected))
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    difference = a - b
+    return Closeness(
+        tensor["name"],
+        float(np.sqrt(np.mean(difference**2))),
+        float(np.abs(difference).max()),
+        float(a @ b) / lengths if lengths else None,
     )

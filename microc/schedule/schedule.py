@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from microc.base.dtypes import Array
 from microc.document.blocks import Code, Document, document
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import MicrocError, ScheduleError, known_names_hint
 from microc.schedule.primitives import (
     compute_at,

@@ -16,9 +16,8 @@ from typing import Protocol
 from microc.base.immutable import frozen
 from microc.errors import InternalError, OutputError, ProgramError, UsageError, known_names_hint
 from microc.graph.file import SUFFIX, to_bytes
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Graph, Node, verify
 from microc.graph.text import to_text
-from microc.graph.verify import verify
 from microc.ops import registry
 
 # ---- Instruments for :class:`PassContext`: measurement of the time of each pass, and dumps of the graph after each pass.

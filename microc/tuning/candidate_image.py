@@ -30,7 +30,7 @@ from microc.compiler.lowering.module_builder import (
 from microc.compiler.options import make_options
 from microc.compiler.tuned.measured_regions import OURS, OwnCode, RegionTask, best_own_code, replay_own_code
 from microc.compiler.tuned.records import SOURCES, UNTUNED, Record, Task
-from microc.external.partition import build_region_function
+from microc.external.backend import build_region_function
 from microc.module import Call, Kernel, Module, Value, View
 from microc.ops.lowering import Param, node_macs
 from microc.plan.plan import plan_module

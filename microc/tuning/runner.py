@@ -21,7 +21,7 @@ from microc.errors import DeviceError, FitError, ToolError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import TensorType
 from microc.run.comparison import TOLERANCES, DifferenceTally
-from microc.run.inputs import draw_inputs
+from microc.run.data.samples import draw_inputs
 from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.search_space import Candidate
@@ -147,7 +147,7 @@ def draw_inputs_and_expected_outputs(task: Task) -> tuple[list[Array], list[Arra
 
 
 def _describe_input(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of an input tensor for :func:`microc.run.inputs.draw_inputs`."""
+    """Return the description of an input tensor for :func:`microc.run.data.samples.draw_inputs`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,

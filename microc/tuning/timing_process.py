@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that times code on this computer: ``python -m microc.tuning.timing_process WHAT PLACE FOLDER ...``.
 
-If WHAT is ``kernels``, the kernels of one library are timed (:mod:`microc.tuning.on_host` starts this process). If it
+If WHAT is ``kernels``, the kernels of one library are timed (:mod:`microc.tuning.meters` starts this process). If it
 is ``networks``, whole networks are timed (:mod:`microc.tuning.whole_network`). PLACE determines the core of the
 computer. Each round times all kernels or networks once. Times include the overhead of a call from Python.
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from microc.run.data.samples import draw_inputs
 from microc.run.desktop.library import Library
-from microc.run.inputs import draw_inputs
-from microc.tuning.on_host import INPUTS_FILE, LIBRARY_FILE, OUTPUTS_FILE, TIMES_FILE
+from microc.tuning.meters import INPUTS_FILE, LIBRARY_FILE, OUTPUTS_FILE, TIMES_FILE
 
 # ---- Timing of the kernels of a library. Every round times all kernels, one after another.
 

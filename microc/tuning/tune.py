@@ -19,11 +19,11 @@ from microc.compiler.tuned.optimisation_plan import build_plan
 from microc.compiler.tuned.records import Database, Task, open_records
 from microc.compiler.user_functions import Named
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
-from microc.tuning.places import make_meter
+from microc.tuning.fleet import make_meter
 from microc.tuning.runner import Meter
 from microc.tuning.search_policies import SEARCHES, make_ranking_model
 from microc.tuning.search_space import Space

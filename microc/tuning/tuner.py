@@ -15,14 +15,13 @@ from typing import Any, Protocol
 from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.fit.budget import list_goals_to_try
-from microc.compiler.fit.footprint import board_capacity
+from microc.compiler.fit.search import board_capacity
 from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, list_external_regions
 from microc.compiler.single_function import verify_function
-from microc.compiler.tuned.function_task import make_function_task
-from microc.compiler.tuned.measured_choice import NetworkMeasurements
+from microc.compiler.tuned.measured_choice import NetworkMeasurements, make_function_task
 from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, judge_region
 from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
 from microc.compiler.user_functions import Named, as_schedule, schedule_by_rules

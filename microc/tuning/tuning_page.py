@@ -13,8 +13,8 @@ from microc import __version__
 from microc.base.immutable import frozen
 from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
 from microc.document.blocks import Cell, Fact, Term, layer_names, numbers, table, texts
-from microc.reports.pages.drawings import PlotPoint, ScatterPlot, lay_out_scatter_plot
-from microc.reports.pages.page import Figure, Legend, Page, Section, SortableTable, grid, render_page, section
+from microc.reports.drawings import PlotPoint, ScatterPlot, lay_out_scatter_plot
+from microc.reports.report_page import Figure, Legend, Page, Section, SortableTable, grid, render_page, section
 from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
 

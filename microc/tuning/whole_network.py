@@ -47,7 +47,7 @@ from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
-from microc.tuning.on_host import LIBRARY_FILE, TIMES_FILE, run_timing_process
+from microc.tuning.meters import LIBRARY_FILE, TIMES_FILE, run_timing_process
 from microc.tuning.runner import Meter
 from microc.tuning.timing_process import NetworkTimes
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array, to_numpy
 from microc.device.emulators import Emulator
 from microc.isa import SCALAR
 from microc.isa.instruction_set import VL
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.target import Board
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written

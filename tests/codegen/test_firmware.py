@@ -18,12 +18,12 @@ from microc.codegen.c.resources import (
     list_code_size_terms,
     min_and_max_flash_without_networks,
 )
-from microc.compiler.fit.footprint import compute_firmware_footprint
+from microc.compiler.fit.search import compute_firmware_footprint
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
 from microc.module import Module
-from microc.project.model_check import check_model
+from microc.project.checks import check_model
 from microc.run.board_project import build_project, open_project
 from tests.device.smoke import needs
 from tests.support import digits
@@ -98,7 +98,7 @@ def test_without_a_compiler_a_network_fits_with_a_reserve(
     room: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The estimate is no proof: networks are known whose firmware is larger."""
-    monkeypatch.setattr("microc.project.model_check.link_and_read_sizes", lambda *_: None)
+    monkeypatch.setattr("microc.project.checks.link_and_read_sizes", lambda *_: None)
     board = load_board(digits.small_board(tmp_path, 1 << 20, 1 << 17))
     need = check_model(digits.FLOAT, Options(), board, exact=True).need
     assert need is not None

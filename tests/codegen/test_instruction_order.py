@@ -9,7 +9,7 @@ import re
 import pytest
 
 from microc.isa.instruction_order import Operation, Timing, order_operations
-from microc.isa.mve.arm_mve_requantisation import PIPELINE
+from microc.isa.mve.arm_mve_products import PIPELINE
 
 REGISTERS = ("q0", "q1", "q2", "q3", "q4", "q5")
 

@@ -16,7 +16,7 @@ from microc.isa import SCALAR, TENSOR
 from microc.isa.instruction_set import ANY
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Value
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import execute
 from tests.codegen.machines import compiled_here, firmware, meant, on_board

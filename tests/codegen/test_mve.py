@@ -16,7 +16,7 @@ from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa import SCALAR
 from microc.isa.mve.arm_mve import ARM_MVE, ARM_MVE_FLOAT
-from microc.isa.mve.arm_mve_requantisation import REQUANTISATION_BODIES
+from microc.isa.mve.arm_mve_products import REQUANTISATION_BODIES
 from microc.isa.vocabulary.matrix_products import BITS
 from microc.isa.vocabulary.vector_lanes import FLOAT_LANES
 from microc.module import Value

@@ -15,7 +15,7 @@ from microc.device.transport import PipeTransport
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.run.board_project import build_host_library, build_project, open_project
-from microc.run.inputs import draw_input_sets
+from microc.run.data.samples import draw_input_sets
 from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.support import digits

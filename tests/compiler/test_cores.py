@@ -16,7 +16,7 @@ import microc
 from microc.base.file_access import boards_folder
 from microc.codegen.c.c_statements import core_count_of, has_parallel_loop
 from microc.codegen.c.source import shared_files
-from microc.compiler.fit.footprint import CORE1_RAM, board_capacity
+from microc.compiler.fit.search import CORE1_RAM, board_capacity
 from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model, compile_network

@@ -17,7 +17,7 @@ from microc.base.file_access import runtime_c_folder
 from microc.codegen.c.source import network_files
 from microc.compiler.learning_head import load_head
 from microc.errors import OutputError, UnsupportedError, UsageError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph
 from microc.ops.meaning import reference_node_function
 from tests.device.smoke import needs
@@ -96,7 +96,7 @@ def run_in_numpy(graph: Graph, inputs: list[dict[str, Array]]) -> tuple[list[Arr
     state: dict[str, Array] = dict(graph.state)
     losses = []
     for given in inputs:
-        values = interp.run(graph, given, reference_node_function(graph), state)
+        values = ir.run(graph, given, reference_node_function(graph), state)
         losses.append(values["loss"])
         state = {name: values[value] for name, value in graph.updates.items()}
     return losses, state

@@ -23,7 +23,7 @@ from microc.errors import FitError, UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.isa import CORES as CPUS
-from microc.project.model_check import check_model
+from microc.project.checks import check_model
 from microc.target import target_for
 from tests.exports.programs import awkward
 from tests.support import digits

@@ -14,7 +14,7 @@ import pytest
 import microc
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import BoardCapacity, arena_bytes, flash_bytes
-from microc.compiler.fit.footprint import board_capacity
+from microc.compiler.fit.search import board_capacity
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model

@@ -8,7 +8,7 @@ import numpy as np
 from microc import te
 from microc.compiler.lowering.kernel_builder import merge_kernels
 from microc.module import Call, Kernel, Module, Value
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower

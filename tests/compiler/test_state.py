@@ -12,7 +12,7 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.compiler.api import Program
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 
@@ -46,7 +46,7 @@ def expected(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
     state, found = dict(graph.state), []
     for x in inputs:
-        values = interp.run(graph, {"x": x}, apply, state)
+        values = ir.run(graph, {"x": x}, apply, state)
         found.append(values[graph.outputs[0]])
         state = {name: values[value] for name, value in graph.updates.items()}
     return found

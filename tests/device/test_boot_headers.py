@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.images import FORMATS, join_segments, read_segments
+from microc.device.flashing import FORMATS, join_segments, read_segments
 from tests.device.smoke import build, needs
 
 pytestmark = pytest.mark.cross

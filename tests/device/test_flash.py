@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.boards import load_board
+from microc.device.boards import list_runners_of_board, load_board, select_runner
 from microc.device.emulators import Emulator
 from microc.device.flashing import flash_image, load_image_into_emulator
-from microc.device.runners import list_runners_of_board, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from tests.device.smoke import FAMILIES, Line, build, needs
 
@@ -139,7 +138,7 @@ def test_without_gdb_the_board_restarts(tmp_path: Path, monkeypatch: pytest.Monk
     board = load_board("mps2-an386")
     elf = build(board, tmp_path)
     with Emulator(board, elf, debug=True) as emulator:
-        monkeypatch.setattr("microc.device.runners.shutil.which", lambda program: None if "gdb" in program else program)
+        monkeypatch.setattr("microc.device.boards.shutil.which", lambda program: None if "gdb" in program else program)
         assert "-kernel" in load_image_into_emulator(emulator, elf)
         with Line(emulator.url) as line:
             line.command("M", 7)

@@ -20,7 +20,7 @@ import pytest
 from microc.base import file_access
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
-from microc.device.images import FORMATS, encode_esp8266, read_segments
+from microc.device.flashing import FORMATS, encode_esp8266, read_segments
 from microc.device.toolchain import host_compiler
 from microc.errors import UsageError
 from microc.run.profile import ticks_to_instructions

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from microc.device import toolchain
-from microc.project.doctor import PROGRAMS
+from microc.project.first_steps import PROGRAMS
 
 Become = Callable[[str], None]
 

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.device.boards import list_boards, load_board
-from microc.device.flashing import flash_image
-from microc.device.images import encode_intel_hex, join_segments, read_segments
-from microc.device.runners import list_runners, list_runners_of_board, select_runner
+from microc.device.boards import list_boards, list_runners, list_runners_of_board, load_board, select_runner
+from microc.device.flashing import encode_intel_hex, flash_image, join_segments, read_segments
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 from tests.device.smoke import build, needs

@@ -23,7 +23,7 @@ from microc.errors import ToolError, UsageError
 from microc.run.board_project import build_project, open_project
 from microc.run.session import Device
 from microc.target import Board
-from microc.tuning.on_board import BoardRunner
+from microc.tuning.meters import BoardRunner
 from tests.device.smoke import build as smoke_firmware
 from tests.device.smoke import needs, skip_without
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from microc.document.blocks import numbers, table, texts
-from microc.document.text import render_markdown_table
+from microc.document.renderers import render_markdown_table
 
 
 def test_cells_are_formatted_and_escaped() -> None:

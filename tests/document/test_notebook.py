@@ -16,7 +16,7 @@ from microc.document.blocks import (
     prose,
     table,
 )
-from microc.document.notebook import Showable, render_notebook
+from microc.document.renderers import Showable, render_notebook
 
 EVIL = "<script>alert(1)</script>\x1b"
 

@@ -23,7 +23,7 @@ from microc.document.blocks import (
     table,
     texts,
 )
-from microc.document.text import render_text
+from microc.document.renderers import render_text
 
 ROWS = [("conv1", "a long name of operators that are fused", 1234567), ("dense2", "dense", 1)]
 LAYERS = table((*texts("layer", "operators"), *numbers("bytes")), ROWS)

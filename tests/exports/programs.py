@@ -13,7 +13,7 @@ import numpy as np
 
 import microc
 from microc.codegen.exports import list_formats
-from microc.codegen.project.project_samples import sample_frames
+from microc.codegen.project.additions import sample_frames
 from microc.compiler.api import Program
 from microc.device.boards import make_board_of_core
 from microc.graph.ir import Graph, Loc, Node, TensorType

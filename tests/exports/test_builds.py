@@ -13,7 +13,7 @@ import pytest
 
 import microc
 from microc.codegen.exports import load_format
-from microc.codegen.project.project_samples import first_sample
+from microc.codegen.project.additions import first_sample
 from microc.device.boards import make_board_of_core
 from microc.errors import UsageError
 from tests.compiler.sizes.test_family import mlp, saved

@@ -18,8 +18,8 @@ import microc
 from microc.cli import main
 from microc.codegen.c.source import network_files
 from microc.codegen.exports import IN_TESTS, TEST_STATUS, build_package, load_format
+from microc.codegen.project.additions import first_sample
 from microc.codegen.project.firmware import project_files
-from microc.codegen.project.project_samples import first_sample
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board, make_board_of_core

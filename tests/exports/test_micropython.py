@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.codegen.project.project_samples import first_sample
+from microc.codegen.project.additions import first_sample
 from tests.device.smoke import needs
 from tests.exports.programs import export, program, run, said
 from tests.exports.test_builds import words

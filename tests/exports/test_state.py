@@ -18,10 +18,10 @@ import pytest
 
 import microc
 from microc.base.dtypes import Array
-from microc.codegen.project.project_samples import sample_frames
+from microc.codegen.project.additions import sample_frames
 from microc.device.boards import make_board_of_core
 from microc.errors import UsageError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Node
 from microc.ops import registry
 from tests.device.smoke import needs
@@ -47,7 +47,7 @@ def test_what_is_said_is_the_reference() -> None:
     assert len(frames) == 8
     for turn in range(TURNS):
         frame = frames[turn % len(frames)]
-        values = interp.run(graph, dict(zip(graph.inputs, frame, strict=True)), apply, state)
+        values = ir.run(graph, dict(zip(graph.inputs, frame, strict=True)), apply, state)
         state = {name: values[value] for name, value in graph.updates.items()}
         for name, found in zip(graph.outputs, library(*frame), strict=True):
             np.testing.assert_allclose(found, values[name], rtol=1e-6)

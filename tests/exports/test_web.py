@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.project.project_samples import sample_frames
+from microc.codegen.project.additions import sample_frames
 from microc.device.boards import make_board_of_core
 from microc.device.toolchain import compile_webassembly_module
 from microc.errors import ToolError

@@ -18,8 +18,8 @@ from microc import GraphBuilder
 from microc.cli import main
 from microc.device.toolchain import host_compiler
 from microc.errors import ToolError, UsageError
+from microc.external.backend import partition
 from microc.external.blas import BACKEND, ERROR_BOUND, find_blas
-from microc.external.partition import partition
 from microc.graph.ir import Graph
 from microc.target import target_for
 from tests.device.smoke import needs

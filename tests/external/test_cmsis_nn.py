@@ -15,9 +15,8 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.cli import main
-from microc.external.backend import Code, Region
+from microc.external.backend import Code, Partition, Region, partition
 from microc.external.cmsis_nn import BACKEND, cmsis_library
-from microc.external.partition import Partition, partition
 from microc.graph.ir import Graph, Quant
 from microc.target import target_for
 from tests.device.smoke import needs

@@ -14,10 +14,9 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.errors import UsageError
-from microc.external.backend import Code
+from microc.external.backend import Code, partition
 from microc.external.cmsis_nn import BACKEND
 from microc.external.cmsis_nn.cmsis_library import collect_library_sources
-from microc.external.partition import partition
 from microc.graph.ir import Graph, Quant
 from microc.target import target_for
 from tests.device.smoke import needs

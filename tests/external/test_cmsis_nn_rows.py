@@ -12,7 +12,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.external.cmsis_nn.weighted_layers import wrong_convolution_reason
+from microc.external.cmsis_nn.layers import wrong_convolution_reason
 from microc.ops.convolution.geometry import Geometry
 from tests.device.smoke import needs
 from tests.external.test_cmsis_nn import COPY, OUT, _layer, copied, parted

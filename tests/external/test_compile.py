@@ -15,7 +15,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.codegen.project.accelerators import merge_external_code_sources
+from microc.codegen.project.additions import merge_external_code_sources
 from microc.errors import InternalError, OutputError, ProgramError, UsageError
 from microc.external.backend import BACKENDS, Code, Entry, Region
 from microc.module import Module

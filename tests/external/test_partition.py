@@ -8,14 +8,12 @@ import pytest
 
 from microc import GraphBuilder
 from microc.errors import ProgramError
-from microc.external.backend import Backend, Code, Entry, Region
-from microc.external.partition import build_region_function, is_convex, partition
-from microc.graph.ir import Graph
+from microc.external.backend import Backend, Code, Entry, Region, build_region_function, is_convex, partition
+from microc.graph.ir import Graph, verify
 from microc.graph.match import Op, P
-from microc.graph.verify import verify
 from microc.module import Sources
 from microc.ops import registry
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.ops.meaning import evaluate
 from microc.target import target_for
 from tests.external.networks import floats, network

@@ -9,13 +9,23 @@ import numpy as np
 import pytest
 
 from microc import GraphBuilder
-from microc.external.backend import Backend, Code, Entry, Region, Span, leave_out_no_layer
-from microc.external.partition import MAX_SPAN_SEARCHES, find_connected_regions, find_span_regions, is_convex, partition
-from microc.graph.ir import Graph, Node
-from microc.graph.verify import verify
+from microc.external.backend import (
+    MAX_SPAN_SEARCHES,
+    Backend,
+    Code,
+    Entry,
+    Region,
+    Span,
+    find_connected_regions,
+    find_span_regions,
+    is_convex,
+    leave_out_no_layer,
+    partition,
+)
+from microc.graph.ir import Graph, Node, verify
 from microc.module import Sources
 from microc.ops import registry
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.ops.meaning import evaluate
 from microc.target import target_for
 from tests.external.networks import floats

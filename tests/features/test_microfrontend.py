@@ -14,7 +14,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.features import MicroFrontend, join, read
-from microc.features.microfrontend import SCALE
+from microc.features.feature_pipeline import SCALE
 from tests.features.sounds import int16, sound
 from tests.features.test_joined import network
 

@@ -19,7 +19,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.errors import InternalError, MicrocError
-from microc.project.model_check import check_model
+from microc.project.checks import check_model
 from microc.target import target_for
 
 MOST_MEMORY = 3 << 30

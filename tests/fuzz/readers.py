@@ -44,7 +44,7 @@ from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
-from microc.device.images import cut_program_into_pieces, read_segments
+from microc.device.flashing import cut_program_into_pieces, read_segments
 from microc.device.toolchain import read_linked_sizes
 from microc.device.transport import read_token_file
 from microc.errors import MicrocError, UsageError
@@ -447,23 +447,22 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",
         "cli/__init__.py": "the null device",
         "device/emulators.py": "QEMU's monitor, a tool",
-        "device/runners.py": "files that come with microc",
+        "device/boards.py": "files that come with microc",
         "device/toolchain.py:compile_webassembly_module": "what clang has linked, a tool",
-        "project/new_project.py": "files that come with microc",
+        "project/first_steps.py": "files that come with microc",
         "run/desktop/library.py": "an archive that is written; libraries, machine code and trusted; memory of microc's own",
         "run/board_project.py:build_network_file": "what was linked just now",
-        "run/reference/engines.py": "a model that its own reader has read before; an object in memory, trusted",
+        "run/reference_engines.py": "a model that its own reader has read before; an object in memory, trusted",
         "compiler/tuned/shipped.py": "files that come with microc",
         "external/cmsis_nn/cmsis_library.py": "a library, trusted and read within bounds",
         "external/ethos_u/driver.py": "a library, trusted and read within bounds; weights of microc's own",
         "external/ethos_u/accelerator.py": "what Vela, a tool, has written",
-        "external/ethos_u/vela.py": "what Vela, a tool, has written",
-        "frontend/objects.py": "objects in memory, trusted",
+        "frontend/detect.py": "objects in memory, trusted",
         "frontend/tflite/writer.py": "weights that are written",
         "plugin.py": "a plugin, which is a program, trusted",
         "base/file_access.py": "opens files for all others",
         "tuning/whole_network.py": "a process of microc's own",
-        "tuning/on_host.py": "a process of microc's own",
+        "tuning/meters.py": "a process of microc's own",
         "tuning/timing_process.py": "a process of microc's own",
         "tuning/fleet.py": "workers of a fleet, whom SECURITY.md trusts; the scheduler of a fleet, whom SECURITY.md trusts",
     }
@@ -479,7 +478,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "device/client.py": ("client", "slots"),
         "device/transport.py": ("token",),
         "device/line_protocol.py": ("client", "frames"),
-        "device/images.py": ("program",),
+        "device/flashing.py": ("program",),
         "device/toolchain.py": ("program",),
         "compiler/cache.py": ("cache", "cache inside"),
         "project/config.py": ("configuration",),
@@ -491,8 +490,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compiler/learning_head.py": ("head",),
         "compiler/option_values.py": ("class names", "configuration"),
         "reports/evidence.py": ("accuracy", "evidence", "evidence facts"),
-        "reports/making.py": ("project",),
-        "reports/saved_reports.py": ("report",),
+        "reports/saved_reports.py": ("project", "report"),
         "compiler/tuned/optimisation_plan.py": ("plan",),
         "compiler/tuned/records.py": ("records",),
         "features/declared_features.py": ("features",),
@@ -508,7 +506,6 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "frontend/torch/file.py": ("torch",),
         "frontend/trees/boosters.py": ("trees",),
         "frontend/trees/catboost_json.py": ("trees",),
-        "frontend/trees/ubjson.py": ("trees",),
         "graph/file.py": ("mcg", "graph text"),
         "graph/text.py": ("mcg", "graph text"),
         "schedule/schedule.py": ("trace",),

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from microc.frontend.graph_builder import GraphBuilder
-from microc.graph.ir import Graph, Quant, TensorType
+from microc.graph.ir import Graph, Quant, TensorType, verify
 from microc.graph.text import to_text
-from microc.graph.verify import verify
 from microc.ops import registry
 from microc.transform import (
     canonicalise,

@@ -8,9 +8,8 @@ import pytest
 
 from microc.errors import UsageError
 from microc.graph.cut import cut_graph
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Graph, Node, verify
 from microc.graph.text import to_text
-from microc.graph.verify import verify
 from tests.graph.graphs import SMALL, diamond
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UsageError
-from microc.graph.interp import run
-from microc.graph.ir import Node
+from microc.graph.ir import Node, run
 from tests.graph.graphs import diamond
 
 X = np.full((2, 3), -2, np.float32)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from microc.errors import InternalError
-from microc.graph.ir import Graph, Loc, Node, TensorType
+from microc.graph.ir import Graph, Loc, Node, TensorType, verify
 from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
-from microc.graph.verify import verify
 
 KIND = TensorType((3,), "float32")
 

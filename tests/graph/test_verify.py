@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from microc.errors import InternalError, ModelError
-from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.graph.verify import verify
+from microc.graph.ir import Graph, Node, Quant, TensorType, verify
 from tests.graph.graphs import SMALL, diamond
 
 

@@ -16,8 +16,8 @@ from microc.device.emulators import find_program_or_simulator
 from microc.device.toolchain import run_make
 from microc.reports.firmware_size import measure_firmware
 from microc.run.board_project import Project, build_project, open_project
+from microc.run.data.samples import draw_input_sets
 from microc.run.desktop.library import Library
-from microc.run.inputs import draw_input_sets
 from microc.run.session import Device
 from microc.run.verification import compare_board_with_host
 from tests.device.smoke import skip_without

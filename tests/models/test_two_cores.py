@@ -17,7 +17,7 @@ from microc.compiler.bundle import Bundle
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import run_make
 from microc.run.board_project import open_project
-from microc.run.inputs import draw_input_sets
+from microc.run.data.samples import draw_input_sets
 from microc.run.session import Device
 from microc.run.verification import compare_board_with_host
 from microc.target import Board

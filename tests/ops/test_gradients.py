@@ -12,7 +12,7 @@ import pytest
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import MicrocError, UnsupportedError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.meaning import reference_node_function
 from microc.ops.registry import Case, infer, registry
@@ -91,7 +91,7 @@ def graph_of(op: str, case: Case, rng: np.random.Generator) -> tuple[Graph, dict
 def run(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Run a network of constants, some of them replaced."""
     changed = replace(graph, consts={**graph.consts, **arrays})
-    return interp.run(changed, {}, reference_node_function(changed))
+    return ir.run(changed, {}, reference_node_function(changed))
 
 
 def cases(op: str) -> Iterator[Case]:

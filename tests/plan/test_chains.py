@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import Array, to_numpy
 from microc.module import Module
 from microc.plan.plan import plan_module
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.tir.interp import compile_func
 from tests.plan.kernels import KERNELS, add
 from tests.plan.modules import Sketch

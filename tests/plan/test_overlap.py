@@ -16,7 +16,7 @@ from microc.errors import InternalError
 from microc.module import Module, Plan
 from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, compute_lifetimes, find_safe_offsets
 from microc.plan.plan_check import check_plan
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules.movement import vectorize_copy_loops
 from microc.schedule.schedule import Schedule
 from microc.target import target_for

@@ -16,7 +16,7 @@ from microc.cli import main
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import list_tools_of_board
 from microc.errors import UsageError
-from microc.project.doctor import Finding, find_tools, list_install_commands
+from microc.project.first_steps import Finding, find_tools, list_install_commands
 
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="the line is apt's here")
 

@@ -15,7 +15,7 @@ import microc
 from microc.cli import main
 from microc.cli.quantize import quantization_document
 from microc.compiler.options import Options
-from microc.document.text import render_text
+from microc.document.renderers import render_text
 from microc.graph.ir import Loc
 from microc.quantization.decisions import normalise_float_graph
 from microc.quantization.quantisation_points import find_quantisation_points

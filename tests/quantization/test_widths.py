@@ -12,7 +12,7 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.graph import interp
+from microc.graph import ir
 from microc.ops.meaning import reference_node_function
 from microc.quantization.decisions import names_of_operators_that_read
 from tests.quantization.networks import Net, classifier, images
@@ -75,7 +75,7 @@ def answers(graph: microc.Graph, data: Array) -> Array:
 
 def meant(graph: microc.Graph, data: Array) -> Array:
     apply = reference_node_function(graph)
-    return np.stack([interp.run(graph, {"x": row}, apply, {})[graph.outputs[0]] for row in data])
+    return np.stack([ir.run(graph, {"x": row}, apply, {})[graph.outputs[0]] for row in data])
 
 
 def test_all_layers_of_16_bits_are_as_good_as_int16() -> None:

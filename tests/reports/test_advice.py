@@ -13,7 +13,7 @@ import microc
 from microc.cli import main
 from microc.compiler.options import Options
 from microc.device.boards import load_board
-from microc.project.model_check import ModelCheck, check_model
+from microc.project.checks import ModelCheck, check_model
 from microc.reports.advice import estimate_float_costs
 from tests.support import digits
 

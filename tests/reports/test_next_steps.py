@@ -23,7 +23,7 @@ from microc.reports.advice import (
     list_advice,
     rewrite_command_of_advice,
 )
-from microc.reports.making import report
+from microc.reports.saved_reports import report
 from tests.graph.graphs import diamond
 from tests.support import digits
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.reports.making import report
-from microc.reports.saved_reports import read_report
+from microc.reports.saved_reports import read_report, report
 from tests.run.test_profile import Page
 from tests.support import digits
 from tests.transform.network import Network
@@ -88,8 +87,8 @@ def test_a_page_is_read_back(made: microc.Report, tmp_path: Path) -> None:
 
 
 def test_long_and_wide_names_stay_in_their_boxes() -> None:
-    from microc.reports.layers import shorten_layer_names
-    from microc.reports.pages.drawings import cut_text_to_columns
+    from microc.reports.drawings import cut_text_to_columns
+    from microc.reports.report_document import shorten_layer_names
 
     assert cut_text_to_columns("abcdef", 5) == "abcd\u2026" and cut_text_to_columns("abcde", 5) == "abcde"
     assert (

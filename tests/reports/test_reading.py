@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import microc
+from microc.document.blocks import format_dequantization_formula, format_milliseconds, format_percent_change
 from microc.errors import UsageError
 from microc.reports.evidence import accuracy_sentences, read_accuracy
-from microc.reports.figures import format_dequantization_formula, format_milliseconds, format_percent_change
-from microc.reports.making import report
-from microc.reports.saved_reports import compare_reports, is_report, read_report
+from microc.reports.saved_reports import compare_reports, is_report, read_report, report
 from tests.support import digits
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import microc
 from microc.errors import UsageError
-from microc.reports.making import report, report_project
+from microc.reports.saved_reports import report, report_project
 from microc.run.board_project import open_project
 from tests.graph.graphs import diamond
 from tests.support import digits

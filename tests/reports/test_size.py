@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.device.images import cut_program_into_pieces
+from microc.device.flashing import cut_program_into_pieces
 from microc.errors import ToolError, UsageError
 from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_arena_bytes, measure_firmware
 from microc.run import board_project

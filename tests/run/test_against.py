@@ -16,11 +16,10 @@ from microc.cli import main
 from microc.cli.declared.board_commands import FRAMEWORKS as OFFERED
 from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError, VerificationError
-from microc.run import against
+from microc.run import against, reference_engines
+from microc.run.against import AGAINST
 from microc.run.comparison import DifferenceTally
-from microc.run.inputs import ALL_KINDS, draw_input_sets
-from microc.run.reference import engines
-from microc.run.reference.framework_choice import AGAINST
+from microc.run.data.samples import ALL_KINDS, draw_input_sets
 from microc.target import target_for
 from tests.frontend.onnx_model import node, proto, read
 from tests.frontend.tflite_model import Op, Tensor, quantised
@@ -124,7 +123,7 @@ def test_keras(tmp_path: Path) -> None:
 
 
 def test_keras_files_that_name_others_are_refused() -> None:
-    from microc.run.reference.engines import _list_foreign_classes
+    from microc.run.reference_engines import _list_foreign_classes
 
     own = {"module": "keras.layers", "class_name": "Dense", "registered_name": None, "config": {"name": "dense"}}
     assert not _list_foreign_classes([own])
@@ -205,7 +204,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(engines, "importlib", type("absent", (), {"import_module": staticmethod(absent)}))
+    monkeypatch.setattr(reference_engines, "importlib", type("absent", (), {"import_module": staticmethod(absent)}))
     with pytest.raises(ToolError, match="not installed") as error:
         microc.verify(model)
     assert "microc[reference]" in error.value.hint
@@ -276,19 +275,19 @@ class FakeLiteRT:
 def test_litert_falls_back_to_the_next_set_of_kernels(
     monkeypatch: pytest.MonkeyPatch, has: set[int], own: bool, asked: list[int], words: str
 ) -> None:
-    monkeypatch.setattr(engines, "import_framework", lambda *names: FakeLiteRT)
-    monkeypatch.setattr(engines, "package_version", lambda name: "2")
+    monkeypatch.setattr(reference_engines, "import_framework", lambda *names: FakeLiteRT)
+    monkeypatch.setattr(reference_engines, "package_version", lambda name: "2")
     monkeypatch.setattr(FakeLiteRT, "has", has)
     FakeLiteRT.asked.clear()
     data = single(Op("ELU", ("x",), ("y",)), (Tensor("x", (1, 4)), Tensor("y", (1, 4))))
-    made = engines.LiteRT(data, "one.tflite", default_kernels_first=own)
+    made = reference_engines.LiteRT(data, "one.tflite", default_kernels_first=own)
     assert FakeLiteRT.asked == asked and made.version == ", ".join(["2", *filter(None, [words])])
     monkeypatch.setattr(FakeLiteRT, "has", set())
     with pytest.raises(ToolError, match="LiteRT does not run the model"):
-        engines.LiteRT(data, "one.tflite", default_kernels_first=own)
+        reference_engines.LiteRT(data, "one.tflite", default_kernels_first=own)
 
 
 def test_a_model_that_makes_int16_of_floats() -> None:
     tensors = (Tensor("x", (1, 4)), quantised("y", (1, 4), 0.01, 0, "INT16"), Tensor("z", (1, 4)))
-    assert engines.quantises_to_int16(single(Op("QUANTIZE", ("x",), ("y",)), tensors[:2]))
-    assert not engines.quantises_to_int16(single(Op("ELU", ("x",), ("z",)), (tensors[0], tensors[2])))
+    assert reference_engines.quantises_to_int16(single(Op("QUANTIZE", ("x",), ("y",)), tensors[:2]))
+    assert not reference_engines.quantises_to_int16(single(Op("ELU", ("x",), ("z",)), (tensors[0], tensors[2])))

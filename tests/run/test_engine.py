@@ -11,10 +11,9 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.run.comparison import compare_with_reference
-from microc.run.data.samples import Samples
+from microc.run.data.samples import EXTREMES, ZEROS, Samples, draw_input_sets
 from microc.run.engine import HostKernels, InferenceResult, NumpyReference
-from microc.run.evaluation import compare_answers
-from microc.run.inputs import EXTREMES, ZEROS, draw_input_sets
+from microc.run.verification import compare_answers
 from tests.support import digits
 
 

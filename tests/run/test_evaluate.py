@@ -16,8 +16,7 @@ from microc.run import board_project
 from microc.run.data.pictures import quantise_to_tensor
 from microc.run.data.samples import read_samples
 from microc.run.engine import HostKernels
-from microc.run.evaluation import classify, compare_answers, measure_closeness
-from microc.run.verification import BoardKernels
+from microc.run.verification import BoardKernels, classify, compare_answers, measure_closeness
 from tests.support import digits
 
 

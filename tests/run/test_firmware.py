@@ -23,10 +23,10 @@ from microc.compiler.options import Options
 from microc.device import transport
 from microc.device.boards import load_board
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
-from microc.project.model_check import check_model
+from microc.project.checks import check_model
 from microc.run import board_project
 from microc.run.comparison import compare_bits
-from microc.run.inputs import draw_input_sets
+from microc.run.data.samples import draw_input_sets
 from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.support import digits

@@ -14,7 +14,7 @@ from microc.compiler.bundle import bundle
 from microc.device.boards import list_boards, load_board
 from microc.errors import ToolError
 from microc.run.board_project import build_project, open_project
-from microc.run.inputs import draw_input_sets
+from microc.run.data.samples import draw_input_sets
 from microc.run.session import Device
 from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs

@@ -16,7 +16,7 @@ import pytest
 import microc
 from microc.codegen.project.manifest import find_manifest_error
 from microc.errors import MicrocError, OutputError
-from microc.reports.making import report_project
+from microc.reports.saved_reports import report_project
 from microc.run.board_project import open_project
 from tests.support.campaign import everything
 

@@ -17,10 +17,9 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
+from microc.reports.drawings import lay_out_graph, lay_out_memory_map
 from microc.reports.firmware_size import measure_firmware
-from microc.reports.making import report_profile
-from microc.reports.pages.drawings import lay_out_graph, lay_out_memory_map
-from microc.reports.saved_reports import profile_to_trace
+from microc.reports.saved_reports import profile_to_trace, report_profile
 from microc.run import board_project
 from microc.run.profile import Clock, Profile, make_profile, shorten_layer_name
 from tests.support import digits

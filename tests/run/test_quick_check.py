@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.errors import VerificationError
-from microc.frontend import objects
+from microc.frontend import detect
 from microc.graph.ir import Graph
 
 tree = pytest.importorskip("sklearn.tree", reason="needs scikit-learn (pip install microc[sklearn])")
@@ -29,13 +29,13 @@ def test_a_reader_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch, bo
     estimator, wrong = fitted(), fitted()
     threshold = wrong.tree_.threshold
     threshold[:] = np.nextafter(threshold.astype(np.float32), np.float32(np.inf))
-    read = objects.read_object
+    read = detect.read_object
     microc.compile(estimator, board=board)
 
     def misread(model: Any, *rest: Any) -> Graph:
         return read(wrong, *rest)
 
-    monkeypatch.setattr(objects, "read_object", misread)
+    monkeypatch.setattr(detect, "read_object", misread)
     with pytest.raises(VerificationError, match="differs from sklearn") as error:
         microc.compile(estimator, board=board)
     assert "check=False" in error.value.hint and "prediction" in error.value.what

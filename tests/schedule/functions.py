@@ -8,7 +8,7 @@ import numpy as np
 from microc import te
 from microc.base.dtypes import Array, to_numpy
 from microc.schedule.choose import choose_schedule
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target

@@ -17,7 +17,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules import OURS
 from microc.schedule.rules.rule import product_multiples
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json

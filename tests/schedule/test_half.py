@@ -18,7 +18,7 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.matrix.gemm import RUN
 from microc.ops.registry import get
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules.matrix import choose_float16_rows_and_vectors
 from microc.schedule.rules.rule import product_multiples
 from microc.schedule.schedule import Schedule, replay_trace

@@ -8,7 +8,7 @@ import pytest
 
 from microc.base import dtypes
 from microc.errors import ScheduleError
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.primitives.padding import FORMATS_16_BIT, WORDS
 from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.schedule import Schedule, replay_trace

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc.numerics import NUMPY, doubling_high_mul
-from microc.schedule.identities import THIRDS
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import THIRDS, intrinsic_functions
 from microc.schedule.rules.instruction_choice import choose_identities
 from microc.schedule.schedule import Schedule
 from microc.target import target_for

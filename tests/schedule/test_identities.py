@@ -11,8 +11,7 @@ import pytest
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule.identities import IDENTITIES, Identity, Match
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import IDENTITIES, Identity, Match, intrinsic_functions
 from microc.schedule.primitives.selection import substitute_operands
 from microc.schedule.rules.instruction_choice import list_identity_costs
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json

@@ -16,7 +16,7 @@ from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.ops.registry import get
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.cost.loop_region import expand_memory_calls
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.rules.rule import product_multiples
 from microc.target import SPEED, target_for

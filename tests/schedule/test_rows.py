@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules.generic import matches_rows, schedule_rows
 from microc.schedule.schedule import Schedule
 from microc.target import target_for

@@ -14,7 +14,7 @@ from microc.errors import ScheduleError
 from microc.isa import CORES, SCALAR
 from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
 from microc.plugin import Plugin, active
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.primitives.selection import select_intrinsics
 from microc.tir import ir
 from microc.tir.interp import execute

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import execute

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from microc.errors import ScheduleError
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.primitives.tensorize import pack_tap_words
 from microc.schedule.rules import OURS
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json

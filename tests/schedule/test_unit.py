@@ -14,7 +14,7 @@ from microc.isa import CORES
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.isa.small_families import REFERENCE, with_unit
 from microc.schedule.cost.cost_model import tensor_unit_use
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import SPEED, Target, target_for

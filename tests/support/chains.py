@@ -17,7 +17,7 @@ from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.target import SPEED, target_for
 from microc.tir.interp import execute
 from microc.transform.fuse import fuse

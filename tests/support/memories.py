@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from microc.base import file_access
-from microc.compiler.fit.footprint import board_capacity
+from microc.compiler.fit.search import board_capacity
 from microc.device.boards import load_board
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph

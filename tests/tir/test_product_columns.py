@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower.matrix_intrinsics import lower_products

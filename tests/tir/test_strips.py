@@ -11,7 +11,7 @@ import pytest
 
 from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import InternalError
-from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.identities import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.lower import lower

@@ -11,9 +11,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.graph import interp
-from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
-from microc.graph.verify import verify
+from microc.graph import ir
+from microc.graph.ir import Graph, Loc, Node, Quant, TensorType, verify
 from microc.ops import registry
 from microc.transform.pass_context import PassContext
 
@@ -81,7 +80,7 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Seq
 
 def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
     """The graph's outputs."""
-    values = interp.run(graph, inputs, apply)
+    values = ir.run(graph, inputs, apply)
     return [values[name] for name in graph.outputs]
 
 
@@ -112,7 +111,7 @@ def check(
     assert all(result.types[name] == graph.types[name] for name in (*graph.inputs, *graph.outputs))
     for seed in range(3):
         inputs = random_inputs(graph, seed)
-        before, after = interp.run(graph, inputs, apply), interp.run(result, inputs, apply)
+        before, after = ir.run(graph, inputs, apply), ir.run(result, inputs, apply)
         for name in before.keys() & after.keys():
             np.testing.assert_allclose(after[name], before[name], rtol=tolerance, atol=tolerance, err_msg=name)
     return result

@@ -11,8 +11,7 @@ import pytest
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.frontend.graph_builder import GraphBuilder
-from microc.graph.interp import run
-from microc.graph.ir import Graph
+from microc.graph.ir import Graph, run
 from microc.ops import registry
 from microc.target import target_for
 from microc.transform.canonicalise import expand_composites

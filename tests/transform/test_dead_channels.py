@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.base.dtypes import Array
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.transform.channel_relations import channel_count
 from microc.transform.channel_removal import eliminate_dead_channels, fold_constant_channels, merge_duplicate_channels
@@ -92,7 +92,7 @@ def test_values_lie_in_their_ranges(seed: int) -> None:
     graph = random_network(seed).graph()
     ranges = compute_value_ranges(graph)
     for k in range(2):
-        for name, array in interp.run(graph, random_inputs(graph, k), apply).items():
+        for name, array in ir.run(graph, random_inputs(graph, k), apply).items():
             if name in ranges:
                 rows = array.reshape(-1, array.shape[-1])
                 assert (rows >= ranges[name].low).all() and (rows <= ranges[name].high).all()

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.frontend.detect import load_model_file
-from microc.graph.ir import Graph, TensorType
-from microc.graph.verify import verify
+from microc.graph.ir import Graph, TensorType, verify
 from microc.ops import registry
 from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.transform import PASSES

@@ -13,14 +13,14 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError, UsageError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.meaning import reference_node_function
 from microc.plugin import Case, OpDef, Plugin
 
 
 def run(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return interp.run(graph, inputs, reference_node_function(graph))
+    return ir.run(graph, inputs, reference_node_function(graph))
 
 
 def draw(rng: np.random.Generator, *shape: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.graph import interp
+from microc.graph import ir
 from microc.ops.meaning import reference_node_function
 from tests.support.campaign import everything
 from tests.transform.random_trainable import RandomNetwork
@@ -29,7 +29,7 @@ def test_gradients_are_those_of_autograd(seed: int, torch: Any) -> None:
     expected = network.evaluate_in_torch(torch)
     names = [name for name in (*network.parameters, "x") if name in expected]
     trained = microc.gradient(network.graph, "loss", names)
-    found = interp.run(trained, {"x": network.x, "labels": network.labels}, reference_node_function(trained))
+    found = ir.run(trained, {"x": network.x, "labels": network.labels}, reference_node_function(trained))
     assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5, abs=1e-6)
     sizes = {name: float(np.abs(expected[name]).max()) for name in names}
     for name in names:

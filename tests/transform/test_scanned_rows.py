@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.graph.interp import run
+from microc.graph.ir import run
 from microc.ops import registry
 from microc.ops.control import scanned_operand_count
 from microc.transform.loop_blocking import block_loops, scan_rows_in_place

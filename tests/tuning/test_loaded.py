@@ -14,8 +14,8 @@ from microc.errors import FitError, UsageError
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
-from microc.tuning.on_board import BoardRunner, LoadRunner
-from microc.tuning.places import make_meter
+from microc.tuning.fleet import make_meter
+from microc.tuning.meters import BoardRunner, LoadRunner
 from microc.tuning.runner import MeasuredResult, Runner
 from microc.tuning.search_policies import make_ranking_model
 from microc.tuning.search_space import Candidate

@@ -14,7 +14,7 @@ import pytest
 from microc.cli import main
 from microc.cli.tune import _repeat_command
 from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write_records
-from microc.tuning import places
+from microc.tuning import fleet
 from microc.tuning.tuning_page import MAX_DRAWN_SCHEDULES, to_html
 from tests.tuning.networks import DIGITS, Estimating, product
 from tests.tuning.test_records import RECORD
@@ -100,7 +100,7 @@ def test_a_record_is_measured_again(
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
     write_records(tmp_path / "r.jsonl", [record])
-    monkeypatch.setattr(places, "make_meter", lambda *_, **__: Paper())
+    monkeypatch.setattr(fleet, "make_meter", lambda *_, **__: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out

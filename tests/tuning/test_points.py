@@ -19,7 +19,7 @@ from microc.ops.attributes import default_attributes
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SPEED, target_for
-from microc.tuning.on_host import HostRunner
+from microc.tuning.meters import HostRunner
 from microc.tuning.runner import draw_inputs_and_expected_outputs
 from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import tasks

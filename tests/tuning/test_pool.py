@@ -16,8 +16,8 @@ from microc.compiler.tuned.records import OK, Database, Task
 from microc.device.boards import load_board
 from microc.errors import DeviceError, UsageError
 from microc.target import target_for
-from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import MeterPool, make_meter
+from microc.tuning.fleet import MeterPool, make_meter
+from microc.tuning.meters import BoardRunner
 from microc.tuning.runner import MeasuredResult
 from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.search_space import Candidate, Space

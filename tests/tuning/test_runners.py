@@ -17,10 +17,9 @@ from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.rewrite import map_stmt
-from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner, Rounds, Yardsticks
-from microc.tuning.on_host import _time_rounds_in_process as real
-from microc.tuning.places import make_meter
+from microc.tuning.fleet import make_meter
+from microc.tuning.meters import BoardRunner, HostRunner, Rounds, Yardsticks
+from microc.tuning.meters import _time_rounds_in_process as real
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.timing_process import bind_process_to_core
@@ -88,7 +87,7 @@ def test_a_computer_that_is_slower_for_a_while_tells_the_same_times(monkeypatch:
     task, yardsticks = dense("host"), Yardsticks()
     first, second = candidates(task, 1)
     rounds = [[[100.0, 50.0], [110.0, 52.0]], [[300.0, 300.0, 150.0]] * 3]
-    monkeypatch.setattr("microc.tuning.on_host._time_rounds_in_process", lambda *where: real(*where) and rounds.pop(0))
+    monkeypatch.setattr("microc.tuning.meters._time_rounds_in_process", lambda *where: real(*where) and rounds.pop(0))
     measured = HostRunner(task.target, yardsticks).measure(task, [first, second])
     assert [each.ticks for each in measured] == [100.0, 50.0]
     later = HostRunner(task.target, yardsticks).measure(task, [first, second])
@@ -109,7 +108,7 @@ def test_every_place_has_a_core_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         places.append(place)
         return real(folder, place)
 
-    monkeypatch.setattr("microc.tuning.on_host._time_rounds_in_process", ran)
+    monkeypatch.setattr("microc.tuning.meters._time_rounds_in_process", ran)
     pool, task = make_meter(None, target_for("host"), (), 2), dense("host")
     for _ in range(2):  # a place that is done waits behind the other
         assert pool.measure(task, [Space(task).default])[0].status == OK

@@ -11,7 +11,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from microc.cli.declared.argument_values import (
+from microc.cli.declared.declarations import (
+    FROM_CONFIG,
+    INPUT_SEED,
+    VERIFIED,
+    Arguments,
+    CompileArguments,
+    DeviceArguments,
+    FolderArguments,
+    InputArguments,
+    SerialArguments,
+    SourceArguments,
+    choice,
+    command,
+    compilation_options,
+    list_board_names,
+    option,
+    optional_option,
+    optional_positional,
     parse_baud_rates,
     parse_duration,
     parse_growth_limit,
@@ -22,32 +39,11 @@ from microc.cli.declared.argument_values import (
     parse_seconds,
     parse_tcp_port,
     parse_tolerance,
-)
-from microc.cli.declared.declarations import (
-    Arguments,
-    choice,
-    command,
-    compilation_options,
-    option,
-    optional_option,
-    optional_positional,
     path_option,
     positional,
     repeatable_option,
     switch,
     text_option,
-)
-from microc.cli.declared.shared_arguments import (
-    FROM_CONFIG,
-    INPUT_SEED,
-    VERIFIED,
-    CompileArguments,
-    DeviceArguments,
-    FolderArguments,
-    InputArguments,
-    SerialArguments,
-    SourceArguments,
-    list_board_names,
 )
 from microc.compiler.option_values import parse_names
 
@@ -56,7 +52,7 @@ from microc.compiler.option_values import parse_names
 
 def _list_runner_names() -> tuple[str, ...]:
     """List the names of the flashing programs."""
-    from microc.device.runners import list_runners
+    from microc.device.boards import list_runners
 
     return tuple(list_runners())
 
@@ -187,7 +183,7 @@ FRAMEWORKS = (
     "catboost",
     "reference",
 )
-"""Values of ``--against``. They are the names in :mod:`microc.run.reference.framework_choice`, repeated here because importing
+"""Values of ``--against``. They are the names in :mod:`microc.run.against`, repeated here because importing
 this module is slow."""
 _COMPARISON = "comparison with a framework"
 _EVALUATION = "evaluation on your data: every sample runs on the board"

@@ -10,20 +10,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from microc.cli.declared.argument_values import (
+from microc.cli.declared.declarations import (
+    FORCE,
+    MODEL,
+    CompileArguments,
+    ModelArguments,
+    ReadingArguments,
+    choice,
+    command,
+    compilation_options,
+    list_board_names,
+    list_core_names,
+    option,
+    optional_option,
+    optional_positional,
     parse_duration,
     parse_layer_bits,
     parse_pixel_values,
     parse_seconds,
     parse_share,
-)
-from microc.cli.declared.declarations import (
-    choice,
-    command,
-    compilation_options,
-    option,
-    optional_option,
-    optional_positional,
     path_option,
     positional,
     positionals,
@@ -31,15 +36,6 @@ from microc.cli.declared.declarations import (
     required_option,
     switch,
     text_option,
-)
-from microc.cli.declared.shared_arguments import (
-    FORCE,
-    MODEL,
-    CompileArguments,
-    ModelArguments,
-    ReadingArguments,
-    list_board_names,
-    list_core_names,
 )
 from microc.compiler.option_values import parse_byte_count
 from microc.compiler.options import COMPILING, READING, STREAMING

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from microc.base.immutable import frozen
 from microc.document.blocks import table, texts
-from microc.document.text import render_markdown_table
+from microc.document.renderers import render_markdown_table
 
 # fmt: off
 MANDATORY_RULES = frozenset({

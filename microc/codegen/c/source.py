@@ -38,9 +38,15 @@ from microc.codegen.c.interface import (
     print_weight_copy_calls,
 )
 from microc.codegen.c.resources import StackBounds, stack_bounds
-from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, list_external_files, make_tensor_unit_context
+from microc.codegen.project.additions import (
+    UNIT_NAMES,
+    SelfTestContext,
+    UnitContext,
+    list_external_files,
+    make_self_test_context,
+    make_tensor_unit_context,
+)
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import SelfTestContext, make_self_test_context
 from microc.codegen.render import Code, Name, Note, Text, Word, render
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES

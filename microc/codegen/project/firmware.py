@@ -12,7 +12,7 @@ from microc.base import file_access
 from microc.base.immutable import frozen
 from microc.codegen.c.interface import print_alignment_attribute
 from microc.codegen.c.source import ModelContext, make_model_context, network_files_and_manifest, render_network
-from microc.codegen.project.accelerators import (
+from microc.codegen.project.additions import (
     OWN_CODE_FOLDER,
     ExternalContext,
     list_external_files,

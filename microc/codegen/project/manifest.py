@@ -13,8 +13,7 @@ from typing import Any
 from microc.base import dtypes
 from microc.codegen.c.c_statements import core_count_of, has_parallel_loop
 from microc.codegen.c.resources import stack_bound
-from microc.codegen.project.accelerators import describe_external_code
-from microc.codegen.project.project_samples import describe_self_test
+from microc.codegen.project.additions import describe_external_code, describe_self_test
 from microc.errors import InternalError
 from microc.module import Call, Module, Streaming, Value
 from microc.tir import ir

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from microc.codegen.project.accelerators import EXTERNAL_FOLDER, merge_external_code_sources
+from microc.codegen.project.additions import EXTERNAL_FOLDER, merge_external_code_sources
 from microc.codegen.project.manifest import describe_deviations, to_json
 from microc.errors import UsageError
 from microc.module import Module

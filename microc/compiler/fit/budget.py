@@ -426,7 +426,7 @@ def make_flash_error(module: Module, flash: int) -> FitError:
 # ---- Lower bounds on flash and RAM. They are derived from the graph without compiling it.
 #
 # No memory plan, schedule or algorithm can need less. If a lower bound exceeds a limit, the network is refused at once;
-# :mod:`microc.compiler.fit.footprint` would refuse it too, but possibly only after minutes of work. A network whose lower bounds
+# :mod:`microc.compiler.fit.search` would refuse it too, but possibly only after minutes of work. A network whose lower bounds
 # are within the limits may still not fit.
 #
 # Flash: kernels store weights unchanged, padded or transformed. They pack weights into four or two bits if there are few distinct

@@ -32,8 +32,7 @@ from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configurati
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.tuned.optimisation_plan import schedules_from_options
 from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
-from microc.graph.ir import Graph
-from microc.graph.verify import verify
+from microc.graph.ir import Graph, verify
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer
@@ -70,7 +69,7 @@ def propose_flash_prices(search: Search) -> Proposals:
 
     Raises FitError if even a lower bound on the smallest network exceeds the flash budget of the options. A network
     that exceeds the flash of the board is not refused here:
-    :func:`microc.compiler.fit.footprint.compute_and_check_footprint` reports it, with the whole firmware.
+    :func:`microc.compiler.fit.search.compute_and_check_footprint` reports it, with the whole firmware.
     """
     requested = search.best
     if search.limits.fits_flash(requested):

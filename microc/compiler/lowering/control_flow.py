@@ -15,8 +15,7 @@ from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.control import max_iterations, scanned_operand_count
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL, max_iterations, scanned_operand_count
 from microc.ops.lowering import LoweredGroup, Param
 from microc.schedule.choose import Choice
 from microc.schedule.rules.movement import vectorize_copy_loops

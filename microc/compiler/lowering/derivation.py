@@ -27,7 +27,7 @@ from microc.graph.ir import Graph, Node
 from microc.graph.text import format_nodes
 from microc.module import Call
 from microc.ops import registry
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import (
     Choice,

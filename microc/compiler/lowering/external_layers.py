@@ -19,12 +19,11 @@ from microc.compiler.options import Options
 from microc.compiler.tuned.measured_regions import RegionTask, RegionVerdict, judge_region, make_region_task
 from microc.compiler.tuned.records import Database, open_records
 from microc.errors import UsageError, known_names_hint
-from microc.external.backend import BACKENDS, Backend
-from microc.external.partition import ClaimedRegion, Partition, partition
+from microc.external.backend import BACKENDS, Backend, ClaimedRegion, Partition, partition
 from microc.graph.ir import Graph
 from microc.isa import FAMILIES
 from microc.module import BackendDecision, Module, Sources, Streaming
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.schedule.cost.cost_model import estimate
 from microc.target import Goal, Target
 

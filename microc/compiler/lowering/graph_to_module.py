@@ -26,11 +26,11 @@ from microc.compiler.lowering.module_builder import (
     order_state_copies,
     register_kernel,
 )
-from microc.external.partition import build_region_function
+from microc.external.backend import build_region_function
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel, Module, View
 from microc.ops import registry
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.ops.lowering import LoweredGroup, node_macs
 from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule

@@ -22,7 +22,7 @@ from microc.compiler.lowering.kernel_selection import (
     with_16_bit_constants,
 )
 from microc.errors import MicrocError
-from microc.external.partition import ClaimedRegion
+from microc.external.backend import ClaimedRegion
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel, Module, Size, Value
 from microc.ops.lowering import LoweredGroup, Param

@@ -35,7 +35,7 @@ from microc.compiler.tuned.records import (
     make_part_graph,
 )
 from microc.errors import MicrocError, ScheduleError
-from microc.external.partition import ClaimedRegion
+from microc.external.backend import ClaimedRegion
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.ops.lowering import LoweredGroup

@@ -29,12 +29,12 @@ from microc.compiler.lowering.kernel_selection import (
     tuning_key,
 )
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import OutputError, UsageError, similar_files_hint
 from microc.graph.ir import Graph, Node
 from microc.isa import FAMILIES
 from microc.ops import registry
-from microc.ops.external_region import EXTERNAL
+from microc.ops.control import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.ops.meaning import evaluate
 from microc.schedule.choose import Choice

@@ -23,7 +23,7 @@ from microc.external.cmsis_nn.cmsis_library import (
     unsupported_reason,
     zero_point,
 )
-from microc.external.cmsis_nn.weighted_layers import CALL, RESULT, ROW
+from microc.external.cmsis_nn.layers import CALL, RESULT, ROW
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import PassContext

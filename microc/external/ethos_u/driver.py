@@ -13,8 +13,17 @@ import numpy as np
 from microc.base.file_access import read_bytes
 from microc.errors import ToolError, UnsupportedError, UsageError
 from microc.external.backend import Backend, Code, Entry, Region, Span
-from microc.external.ethos_u.accelerator import ALIGN, NAME, Configuration, check_payload, parse_configuration
-from microc.external.ethos_u.vela import OperatorsLeftToProcessor, VelaModel, compile_model, require_vela
+from microc.external.ethos_u.accelerator import (
+    ALIGN,
+    NAME,
+    Configuration,
+    OperatorsLeftToProcessor,
+    VelaModel,
+    check_payload,
+    compile_model,
+    parse_configuration,
+    require_vela,
+)
 from microc.frontend.tflite.writer import convert_node, tflite_names, to_tflite
 from microc.graph.ir import Graph, Node
 from microc.module import Sources

@@ -15,7 +15,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder, make_operator_emitter
 from microc.frontend.signature import Floats
 from microc.graph.ir import Attr
-from microc.ops.formulas import ACTIVATION_FUNCTIONS
+from microc.ops.arithmetic import ACTIVATION_FUNCTIONS
 
 _NO_ATTRS: Mapping[str, Attr] = {}
 _ACTIVATIONS: Mapping[str, tuple[str, Floats]] = {

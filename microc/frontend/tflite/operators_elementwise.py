@@ -31,7 +31,7 @@ from microc.frontend.tflite.context import (
 )
 from microc.graph.ir import Attr, Quant
 from microc.numerics import quantize_multiplier
-from microc.ops import formulas
+from microc.ops import arithmetic
 from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.ops.elementwise.elementwise import int16_function_table
 
@@ -265,7 +265,7 @@ def convert_gelu(context: OpContext, x: Operand, *, approximate: bool = False) -
     """Convert GELU, exact or approximated by tanh."""
     if _try_int16_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu", x):
         return
-    activated = formulas.emit_gelu(make_operator_emitter(context), emit_as_float32(context, x), approximate)
+    activated = arithmetic.emit_gelu(make_operator_emitter(context), emit_as_float32(context, x), approximate)
     emit_output_from_float32(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 

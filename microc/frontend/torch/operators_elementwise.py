@@ -14,7 +14,7 @@ from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.signature import Argument, Ints, Only, Value
 from microc.frontend.torch.context import ConverterTable, OpContext
 from microc.graph.ir import Attr
-from microc.ops import formulas
+from microc.ops import arithmetic
 
 CONVERTERS = ConverterTable()
 
@@ -59,15 +59,15 @@ def _make_formula_converter(formula: Callable[..., str]) -> Callable[..., Value]
     return convert_by_formula
 
 
-CONVERTERS.register("hardsigmoid")(_make_formula_converter(formulas.emit_hard_sigmoid))
-CONVERTERS.register("reciprocal")(_make_formula_converter(formulas.emit_reciprocal))
+CONVERTERS.register("hardsigmoid")(_make_formula_converter(arithmetic.emit_hard_sigmoid))
+CONVERTERS.register("reciprocal")(_make_formula_converter(arithmetic.emit_reciprocal))
 
 
 @CONVERTERS.register("gelu")
 def convert_gelu(context: OpContext, x: Value, *, approximate: str = "none") -> Value:
     """Convert gelu, exact or approximated by tanh."""
     emit = make_operator_emitter(context.builder)
-    return _emit_in_float32(context, x, lambda operand: formulas.emit_gelu(emit, operand, approximate == "tanh"))
+    return _emit_in_float32(context, x, lambda operand: arithmetic.emit_gelu(emit, operand, approximate == "tanh"))
 
 
 def _emit_in_float32(context: OpContext, x: Value, build_formula: Callable[[str], str]) -> Value:

@@ -17,13 +17,7 @@ from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, 
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.model_limits import MAX_STORED, list_archive_members
 from microc.frontend.signature import merge_converters
-from microc.frontend.torch import (
-    operators_elementwise,
-    operators_layers,
-    operators_movement,
-    operators_pools,
-    operators_recurrent,
-)
+from microc.frontend.torch import operators_elementwise, operators_layers, operators_movement, operators_pools
 from microc.frontend.torch.context import Converter, OpContext
 from microc.frontend.torch.file import is_program_archive, sanitise_archive
 from microc.graph.ir import Graph
@@ -36,10 +30,9 @@ from microc.graph.ir import Graph
 
 CONVERTERS: Mapping[str, Converter] = merge_converters(
     operators_elementwise.CONVERTERS.by_name,
-    operators_layers.CONVERTERS.by_name,
     operators_movement.CONVERTERS.by_name,
     operators_pools.CONVERTERS.by_name,
-    operators_recurrent.CONVERTERS.by_name,
+    operators_layers.CONVERTERS.by_name,
 )
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
@@ -53,7 +46,7 @@ NOT_DECOMPOSED = (
     "avg_pool1d",
     "hardswish",
     "gelu",
-    *operators_recurrent.CONVERTERS.by_name,
+    *operators_layers.CONVERTERS.by_name,
 )
 """ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 

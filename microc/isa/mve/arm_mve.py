@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
-from microc.isa.mve.arm_mve_products import PRODUCT_BODIES, ROW_BODIES, WINDOW_BODIES
-from microc.isa.mve.arm_mve_requantisation import REQUANTISATION_BODIES
+from microc.isa.mve.arm_mve_products import PRODUCT_BODIES, REQUANTISATION_BODIES, ROW_BODIES, WINDOW_BODIES
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED

@@ -17,8 +17,8 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
+from microc.ops.arithmetic import ACTIVATION_FUNCTIONS
 from microc.ops.attributes import Rounding
-from microc.ops.formulas import ACTIVATION_FUNCTIONS
 
 # ---- Operands and attributes of a layer.
 

@@ -32,9 +32,8 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arithmetic import Rewrite
+from microc.ops.arithmetic import ACTIVATION_FUNCTIONS, Rewrite
 from microc.ops.attributes import DYNAMIC, SURFACE, Attribute, choice, flag, names, numbers, real
-from microc.ops.formulas import ACTIVATION_FUNCTIONS
 from microc.ops.recurrent.cells import (
     EMIT_STEP,
     OPTIONAL_OPERANDS,

@@ -27,14 +27,14 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import entry_point_suffix
 from microc.codegen.output_files import replace_atomically
-from microc.codegen.project.accelerators import EXTERNAL_FOLDER
+from microc.codegen.project.additions import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
 from microc.codegen.render import format_signature
 from microc.compiler import validation
-from microc.compiler.sizes.run_shapes import RunShapes, as_array
+from microc.compiler.sizes.general import RunShapes, as_array
 from microc.device.toolchain import MOST_CORES, PLAIN, PORTABLE
 from microc.document.blocks import Document, document, facts
-from microc.document.notebook import Showable
+from microc.document.renderers import Showable
 from microc.errors import ModelError, OutputError, UsageError, known_names_hint
 
 # ---- Levels: the kernels in a library, one set for each core that it was compiled for.

@@ -21,8 +21,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError, UsageError, similar_names_hint
-from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.graph.verify import verify
+from microc.graph.ir import Attr, Graph, Node, TensorType, verify
 from microc.ops import registry
 from microc.ops.arithmetic import split_activation
 from microc.ops.gradients.call import GradientCall, Value

@@ -15,8 +15,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError, UsageError, similar_names_hint
-from microc.graph.ir import Attr, Graph, NameSet, Node, Quant, TensorType
-from microc.graph.verify import verify
+from microc.graph.ir import Attr, Graph, NameSet, Node, Quant, TensorType, verify
 from microc.ops import registry
 from microc.ops.gradients.call import Value
 from microc.transform import canonicalise, channels_last

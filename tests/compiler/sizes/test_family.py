@@ -18,11 +18,11 @@ from microc.base.dtypes import Array
 from microc.codegen.c.source import network_files
 from microc.compiler.options import Bound, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
+from microc.compiler.single_function import open_dynamic_sizes
 from microc.compiler.sizes.family import read_family
-from microc.compiler.sizes.open_functions import open_dynamic_sizes
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.run import board_project
-from microc.run.inputs import draw_input_sets
+from microc.run.data.samples import draw_input_sets
 from microc.run.verification import compare_board_with_host
 from microc.target import target_for
 from microc.tir.analysis.size_forms import evaluate_at_sizes

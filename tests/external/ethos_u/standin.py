@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import microc
+from microc.external.backend import ClaimedRegion
+from microc.external.ethos_u.accelerator import VelaModel
 from microc.external.ethos_u.driver import LIBRARY
-from microc.external.ethos_u.vela import VelaModel
-from microc.external.partition import ClaimedRegion
 from microc.frontend.tflite.writer import tflite_names
 
 PREFIX, FLAGS = "arm-none-eabi-", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard", "-O2")

@@ -10,7 +10,7 @@ import pytest
 
 from microc.base import file_access
 from microc.errors import ToolError, UsageError
-from microc.external.ethos_u import BACKEND, vela
+from microc.external.ethos_u import BACKEND, accelerator
 from microc.external.ethos_u.accelerator import (
     ACCELERATORS,
     MEMORY_MODES,
@@ -104,5 +104,5 @@ def test_board_files_say_the_same_words() -> None:
 def test_without_vela_there_is_a_word_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ToolError, match="Vela, Arm's compiler for Ethos-U, is not installed") as caught:
-        vela.require_vela()
+        accelerator.require_vela()
     assert caught.value.hint == "pip install 'microc[ethos-u]'"

@@ -18,10 +18,9 @@ from microc.cli import main
 from microc.codegen.project.board_files import render_board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
-from microc.external.ethos_u.accelerator import parse_configuration
+from microc.external.backend import partition
+from microc.external.ethos_u.accelerator import VelaModel, compile_model, parse_configuration
 from microc.external.ethos_u.driver import LIBRARY, SOURCES, configured_backend, open_driver
-from microc.external.ethos_u.vela import VelaModel, compile_model
-from microc.external.partition import partition
 from microc.frontend.tflite.writer import to_tflite
 from microc.target import target_for
 from tests.device.smoke import WARNINGS, needs

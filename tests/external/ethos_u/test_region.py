@@ -17,13 +17,12 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.errors import ToolError, UsageError
+from microc.external.backend import Partition, partition
 from microc.external.ethos_u import driver as regions
-from microc.external.ethos_u.accelerator import parse_configuration
+from microc.external.ethos_u.accelerator import VelaModel, compile_model, parse_configuration, parse_refusal_reasons
 from microc.external.ethos_u.driver import LIBRARY, configured_backend
-from microc.external.ethos_u.vela import VelaModel, compile_model, parse_refusal_reasons
-from microc.external.partition import Partition, partition
 from microc.frontend.tflite.writer import tflite_names, to_tflite
-from microc.graph.verify import verify
+from microc.graph.ir import verify
 from microc.ops import registry
 from microc.target import target_for
 from tests.device.smoke import WARNINGS, needs

@@ -11,8 +11,7 @@ import pytest
 
 import microc
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.detect import read_model_data
-from microc.frontend.objects import read_object
+from microc.frontend.detect import read_model_data, read_object
 from microc.frontend.trees.catboost_json import is_catboost
 from microc.frontend.trees.sklearn import read_booster_file
 from microc.graph.ir import Graph

@@ -20,8 +20,8 @@ from microc.device.client import Client
 from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
-from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph, TensorType
+from microc.graph.ir import run as run_graph
 from microc.ops import registry
 from microc.ops.matrix.gemm import FAR, PACKED
 from microc.schedule.primitives.tensorize_bits import pack_bit_columns

@@ -11,7 +11,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.meaning import reference_node_function
@@ -50,7 +50,7 @@ def test_the_loop_is_the_reference(definition: OpDef, case: Case) -> None:
     graph = layer(definition, case, arrays)
     names = graph.nodes[0].inputs
     inputs = {n: a for n, a in zip(names, arrays, strict=True) if n not in graph.consts}
-    values = interp.run(graph, inputs, reference_node_function(graph))
+    values = ir.run(graph, inputs, reference_node_function(graph))
     wanted = definition.reference(attributes(definition, case), arrays)
     for name, result in zip(graph.outputs, wanted, strict=True):
         assert_same(values[name], result, case.tolerance)

@@ -10,9 +10,7 @@ import pytest
 
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
-from microc.graph.interp import run
-from microc.graph.ir import Graph
-from microc.graph.verify import verify
+from microc.graph.ir import Graph, run, verify
 from microc.ops.meaning import reference_node_function
 from microc.ops.registry import infer
 from microc.transform.attention import block_attention, find_attention

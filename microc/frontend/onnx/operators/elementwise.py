@@ -16,7 +16,7 @@ from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, ConverterTable, OpContext
 from microc.frontend.signature import AttributeBefore, Dtype, Ints, Matrix, SameDtype, Value
 from microc.graph.ir import Attr
-from microc.ops import formulas
+from microc.ops import arithmetic
 from microc.ops.attributes import Rounding
 
 CONVERTERS = ConverterTable()
@@ -99,15 +99,15 @@ COMPARISONS = (
 
 
 FORMULAS: tuple[tuple[str, Callable[..., str], tuple[str, ...], Mapping[str, float]], ...] = (
-    ("Celu", formulas.emit_celu, FLOAT, {"alpha": 1.0}),
-    ("HardSigmoid", formulas.emit_hard_sigmoid, FLOAT, {"alpha": 0.2, "beta": 0.5}),
-    ("Mish", formulas.emit_mish, FLOAT, {}),
-    ("Reciprocal", formulas.emit_reciprocal, FLOAT, {}),
-    ("Selu", formulas.emit_selu, FLOAT, {"alpha": 1.6732631921768188, "gamma": 1.0507010221481323}),
-    ("Shrink", formulas.emit_shrink, SIGNED, {"bias": 0.0, "lambd": 0.5}),
-    ("Softsign", formulas.emit_softsign, FLOAT, {}),
-    ("Swish", formulas.emit_swish, FLOAT, {"alpha": 1.0}),
-    ("ThresholdedRelu", formulas.emit_thresholded_relu, FLOAT, {"alpha": 1.0}),
+    ("Celu", arithmetic.emit_celu, FLOAT, {"alpha": 1.0}),
+    ("HardSigmoid", arithmetic.emit_hard_sigmoid, FLOAT, {"alpha": 0.2, "beta": 0.5}),
+    ("Mish", arithmetic.emit_mish, FLOAT, {}),
+    ("Reciprocal", arithmetic.emit_reciprocal, FLOAT, {}),
+    ("Selu", arithmetic.emit_selu, FLOAT, {"alpha": 1.6732631921768188, "gamma": 1.0507010221481323}),
+    ("Shrink", arithmetic.emit_shrink, SIGNED, {"bias": 0.0, "lambd": 0.5}),
+    ("Softsign", arithmetic.emit_softsign, FLOAT, {}),
+    ("Swish", arithmetic.emit_swish, FLOAT, {"alpha": 1.0}),
+    ("ThresholdedRelu", arithmetic.emit_thresholded_relu, FLOAT, {"alpha": 1.0}),
 )
 """Operators with one operand that become several of ours: ONNX's type, formula, dtypes, float attributes with ONNX's
 defaults."""
@@ -180,7 +180,7 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 @CONVERTERS.register("Gelu", domain="com.microsoft")
 def convert_gelu(context: OpContext, x: Value, *, approximate: Literal["none", "tanh"] = "none") -> None:
     """Convert Gelu, exact or approximated by tanh."""
-    context.result_alias(formulas.emit_gelu(make_operator_emitter(context), x, approximate == "tanh"))
+    context.result_alias(arithmetic.emit_gelu(make_operator_emitter(context), x, approximate == "tanh"))
 
 
 @CONVERTERS.register("PRelu")

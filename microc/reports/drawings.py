@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from microc.base.immutable import frozen
-from microc.reports.figures import format_dequantization_formula, format_shape_with_times_signs
+from microc.document.blocks import format_dequantization_formula, format_shape_with_times_signs
 from microc.reports.firmware_size import live_arena_bytes
 
 # ---- Scatter plots with an optional line.
