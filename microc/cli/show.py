@@ -129,12 +129,12 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
         return
     done, start = threading.Event(), time.monotonic()
 
-    def show_elapsed() -> None:
+    def show_seconds() -> None:
         while not done.wait(_PATIENCE):
             if time.monotonic() - ProgressLine.last_call_seconds >= _PATIENCE:
                 draw_progress_line(f"{command}: {time.monotonic() - start:.0f} s")
 
-    thread = threading.Thread(target=show_elapsed, daemon=True)
+    thread = threading.Thread(target=show_seconds, daemon=True)
     thread.start()
     try:
         yield

@@ -188,9 +188,6 @@ def _pack_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dic
     return packed
 
 
-# ---- Dynamic sizes of models and of user functions: symbolic dimensions that the application sets for every run.
-
-
 # ---- Symbolic dimensions of a model for which the options specify bounds.
 
 BATCH = "batch"

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
 
-# ---- Linked programs: converted to the formats of loaders, and cut into pieces by symbol.
-
-
 # ---- Formats of loaders: plain binary, Intel HEX, UF2 and the image of the ESP8266's boot ROM.
 
 Segment = tuple[int, bytes]

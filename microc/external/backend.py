@@ -23,10 +23,6 @@ from microc.ops.meaning import expand_composed_operator
 from microc.target import Target
 from microc.tir import ir
 
-# ---- External backends: libraries that compute parts of a network, declared as patterns of layers and generators of
-# C code.
-
-
 # ---- A backend declares patterns of layers with checks, functions that generate the C code of a matched region, and the sources
 # of its library.
 #
@@ -211,10 +207,6 @@ BACKENDS: Registry[Backend] = Registry(
     },
 )
 """Every backend, by its name in ``--external NAME=PATH`` (:attr:`Backend.name`)."""
-
-
-# ---- Partition a graph into regions that backends (external libraries) compute, and make a kernel of the C code of
-# each region.
 
 
 # ---- Operations on regions (sets of nodes): convexity, extraction as a graph, replacement by one node.

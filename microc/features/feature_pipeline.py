@@ -18,9 +18,6 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr, Graph, Quant, fresh_name
 from microc.ops.meaning import evaluate
 
-# ---- Feature pipelines: composition and presets.
-
-
 # ---- A pipeline: features of samples, in numpy or as a graph of operators that is compiled with the network.
 
 DTYPES = ("float32", "int16")

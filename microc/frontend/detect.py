@@ -107,10 +107,6 @@ def _read_keras_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) 
         return keras_reader.read_keras(path.read_bytes(), str(model.name), input_shapes)
 
 
-# ---- Detect the format of a model file, describe formats that microc does not read, and list unknown extents of
-# inputs.
-
-
 # ---- Files and folders of other tools: their format, and how to convert them.
 #
 # The first bytes decide; a suffix is used only for files that no reader takes.

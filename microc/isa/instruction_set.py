@@ -13,9 +13,6 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 
-# ---- Data types that describe instruction sets: intrinsics and their C bodies, cores and their costs, tensor units.
-
-
 # ---- An intrinsic is a function of the machine-independent vocabulary: a name with a meaning in TIR. An instruction set has a
 # body in C for it.
 #

@@ -12,9 +12,6 @@ from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUni
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
 
-# ---- Intrinsics whose C bodies are portable and compile to good code, and the costs of library functions.
-
-
 # ---- Costs of library functions, in instructions
 
 SOFT_FLOAT = {

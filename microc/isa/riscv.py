@@ -26,9 +26,6 @@ from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
 from microc.tir.lower.lane_code import SCALABLE_SCALAR_OPS
 from microc.tir.symbolic import LENGTH
 
-# ---- RISC-V vectors (RVV 1.0): names of types and functions, float and integer intrinsics, cores with vectors.
-
-
 # ---- Naming helpers: LMUL, types and intrinsic suffixes of ``riscv_vector.h``
 
 VECTOR_GUARD = "defined(__riscv_vector) && __riscv_v_min_vlen >= 128 && __riscv_v_intrinsic >= 12000"
@@ -428,9 +425,6 @@ RVV_CORES = (
     _build_rvv_core("rv32imafc_zve32f", _VECTOR_CORE_FPU, "fpu", "fma", floats=True, register_extension="_zvl128b"),
     _build_rvv_core("rv64gcv", _VECTOR_CORE_FPU, "fpu", "fma", floats=True),
 )
-
-
-# ---- RISC-V cores with their scalar extensions.
 
 
 # ---- CORE-V's extensions for packed SIMD (XCVsimd), clipping (XCValu) and hardware loops (XCVhwlp) of CV32E40P, after its user

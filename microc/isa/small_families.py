@@ -185,9 +185,6 @@ WASM = Family(
 )
 
 
-# ---- The core ``host`` (the computer on which the compiler runs), and the reference tensor unit.
-
-
 # ---- The reference tensor unit, which the model in C simulates for tests. It is a typical unit of its size, not a product.
 #
 # 256 products in a cycle, as an array of 16 x 16 does; 16 KiB each for inputs, weights and sums; a bus of 64 bits.

@@ -40,9 +40,6 @@ from microc.run.profile import Clock
 from microc.run.session import Device
 from microc.target import Board
 
-# ---- ``microc new`` creates a project folder; ``microc demo`` runs a demonstration on an emulated board.
-
-
 # ---- A new project: ``microc.toml``, the model, a README and .gitignore.
 
 DIGITS = "digits/digits_int8.tflite"

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- Describe the layers of a network, the memories that it uses, and its work on a tensor unit, for a report.
-
-
 # ---- The work of layers on a core's tensor unit (a matrix multiplier of the core), as text.
 
 

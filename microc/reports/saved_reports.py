@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import CompileOptions
 
 
-# ---- Read saved reports, compare two reports, and convert measured profiles to traces.
-
-
 # ---- Reading reports: a JSON file that ``microc report`` wrote, or an HTML page, which contains the same JSON.
 
 MAX_REPORT_BYTES = 256 << 20

@@ -179,9 +179,6 @@ def _describe_first_difference(
     )
 
 
-# ---- Evaluate an engine on the user's data: its answers, their agreement with another engine, and their quality.
-
-
 # ---- Answers of an engine, and their agreement with those of another.
 
 

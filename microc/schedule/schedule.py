@@ -132,10 +132,6 @@ def _is_of_type(argument: Any, annotation: Any) -> bool:
     return isinstance(argument, annotation)
 
 
-# ---- Schedules: a function with the trace of steps that produced it. Traces as JSON, and traces that fit several
-# sizes.
-
-
 # ---- Schedules
 #
 # Every primitive returns a new schedule. A step is a name and JSON-able arguments. :func:`replay_trace` repeats a trace on the

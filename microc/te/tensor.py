@@ -197,9 +197,6 @@ def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Redu
     return _make_reduce("min", value, axes, init)
 
 
-# ---- Lowering of tensor expressions to loops, and printing of tensor expressions as text.
-
-
 # ---- Tensor expressions to loops: one block per computed tensor, in order of dependence, without optimisation.
 
 

@@ -556,7 +556,7 @@ def _reinterpret(source_dtype: str, dtype: str, value: Any) -> Any:
     return bits if dtypes.is_float(dtype) else int(bits)
 
 
-def _allocate_poisoned(element_count: int, dtype: str) -> Array:
+def _allocate_poison(element_count: int, dtype: str) -> Array:
     kind = to_numpy(dtype)
     if kind.kind == "f":
         return np.full(element_count, np.nan, kind)
@@ -574,7 +574,7 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "float_to_int": _float_to_int,
         "int_to_float32": _int_to_float32,
         "reinterpret": _reinterpret,
-        "allocate": _allocate_poisoned,
+        "allocate": _allocate_poison,
         **{name: each.scalar_function for name, each in operators.BINARY.items() if not each.text_notation},
         "f16": np.float16,
         "bf16": lambda x: dtypes.to_numpy("bfloat16").type(x),

@@ -23,9 +23,6 @@ from microc.tir.expressions import (
     immutable_node,
 )
 
-# ---- Statements, blocks and functions of the loop IR, and functions that build them.
-
-
 # ---- Statements, blocks and functions of the loop IR. The docstring of :mod:`microc.tir.ir` defines their semantics.
 
 GROUPS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")

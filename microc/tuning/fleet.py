@@ -35,9 +35,6 @@ from microc.tuning.runner import MeasuredResult, Meter
 from microc.tuning.search_space import Candidate, Point, replay_candidate
 from microc.tuning.tuner import find_board_and_core, list_regions_for_external_code, parse_options_and_list_tasks
 
-# ---- Measure candidates on a fleet of boards, which are attached to the workers of a Dask Distributed cluster.
-
-
 # ---- Functions that run on a worker of a fleet. They measure a batch of candidates on a board that is attached to the worker.
 #
 # A worker receives only text and a graph in microc's own format. Nothing of this is executed, and schedule steps are checked like
@@ -309,10 +306,6 @@ def _convert_worker_answer(candidates: Sequence[Candidate], answer: Mapping[str,
         )
         for candidate, entry in zip(candidates, answers, strict=True)
     ]
-
-
-# ---- Create the meter of a search, which measures at one place (a board or a process) or at several in parallel;
-# and measure one record again.
 
 
 # ---- Several places that measure in parallel: boards on several ports, several emulators, or several processes.

@@ -57,10 +57,6 @@ from microc.tuning.runner import (
 )
 from microc.tuning.search_space import Candidate
 
-# ---- Measure candidates on a board: with a firmware that is flashed for every batch, or with code that is loaded
-# into RAM.
-
-
 # ---- Measuring with a firmware for every batch. The board is an emulator, hardware on a serial line, or a program that behaves
 # like a board.
 

@@ -299,7 +299,7 @@ class ModelContext:
 
 @frozen
 class Learning:
-    """What ``<name>_run`` computes of a network that learns: its first ``kernel_count`` kernels.
+    """The part of a network that learns which ``<name>_run`` computes: its first ``kernel_count`` kernels.
 
     ``inputs``, ``outputs``: names of the tensors that these kernels use. ``others``: names of those that only
     ``<name>_learn`` uses, as text. ``learned``: address in the arena, bytes and name in the model of each tensor that

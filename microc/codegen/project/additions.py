@@ -21,9 +21,6 @@ from microc.isa import CORES
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Module, Sources, Value
 
-# ---- Add external code (kernels of a vendor's library) and the model of a tensor unit to a project.
-
-
 # ---- The sources of external code: their paths in a folder of the project, and the settings that they are compiled with.
 
 EXTERNAL_FOLDER = "external"
@@ -187,9 +184,6 @@ def make_tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitCo
         unit.events,
         int(unit.macs),
     )
-
-
-# ---- Write sample inputs into a project: those of the example program, and those of the self-test.
 
 
 # ---- The sample on which an export's example program runs the network: one frame, or several for a network with state.

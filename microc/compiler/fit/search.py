@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a firmware fits a board: its memory added up, and the search for a configuration that fits."""
+"""Fit of a firmware into a board: its memory added up, and the search for a configuration that fits."""
 
 from __future__ import annotations
 

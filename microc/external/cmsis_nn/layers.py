@@ -33,9 +33,6 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
-# ---- Convolutions and dense layers by CMSIS-NN: checks, and calls of the library.
-
-
 # ---- int8 convolutions for which the library has special versions, which assume more than a layer guarantees.
 #
 # The library's version for 1x1 windows ignores padding at the bottom and at the right, and would read beyond the data there. Over

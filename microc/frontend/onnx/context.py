@@ -64,7 +64,7 @@ class Converter:
 
     @property
     def restrictions(self) -> str:
-        """What models must keep to beyond dtypes, for the page of operators; empty if nothing is known."""
+        """Restrictions of models beyond dtypes, for the page of operators; empty if nothing is known."""
         return self.convert.signature.format_restrictions() if isinstance(self.convert, BoundConverter) else ""
 
 

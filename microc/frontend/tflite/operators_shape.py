@@ -176,7 +176,7 @@ def convert_squeeze(context: OpContext, data: _RealOrComplex, *, squeeze_dims: I
     _emit_reshaped_result(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
-def _read_joined(context: OpContext, input_position: int) -> Value:
+def _read_concatenation(context: OpContext, input_position: int) -> Value:
     """Return an operand of CONCATENATION.
 
     A slice of computed size is not in the graph: the value has the type that the file declares. The operands that are
@@ -192,7 +192,7 @@ def _read_joined(context: OpContext, input_position: int) -> Value:
 @CONVERTERS.register("CONCATENATION", options="ConcatenationOptions", dtypes=MOVABLE)
 def convert_concatenation(
     context: OpContext,
-    *values: Annotated[Value, ReadWith(_read_joined)],
+    *values: Annotated[Value, ReadWith(_read_concatenation)],
     axis: int = 0,
     fused_activation_function: NoActivation = None,
 ) -> None:

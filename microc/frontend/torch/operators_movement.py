@@ -29,7 +29,7 @@ def convert_to_reshape(context: OpContext, x: Value) -> Value:
 
 
 @CONVERTERS.register("alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy")
-def return_operand_unchanged(context: OpContext, x: Value) -> Value:
+def return_operand(context: OpContext, x: Value) -> Value:
     """Return the operand unchanged, for operators that copy, change strides, or act only in training (dropout)."""
     return x
 

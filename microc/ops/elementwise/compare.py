@@ -47,9 +47,6 @@ from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- Elementwise operators for comparison, logic, selection and bit casts.
-
-
 # ---- ``bit_cast``: the bits of every element read as another dtype of the same width. A bool is a byte, true if any bit is set.
 #
 # Source: ONNX BitCast.

@@ -85,11 +85,11 @@ def build_einsum_gradients(call: GradientCall) -> Gradients:
             (call.data.constant(1.0).broadcast_to((extent,)), (label,))
             for label, extent in zip(labels, operand.shape, strict=True)
         ]
-        gradients[position] = _multiply_labelled(factors, labels, operand)
+        gradients[position] = _multiply_by_labels(factors, labels, operand)
     return gradients
 
 
-def _multiply_labelled(
+def _multiply_by_labels(
     factors: Sequence[tuple[Value, tuple[int, ...]]], labels: tuple[int, ...], operand: Value
 ) -> Value:
     """Return the sum of products of ``factors`` over the labels that ``operand`` does not have."""
@@ -109,10 +109,6 @@ def _multiply_labelled(
     first, *rest = (value for value, _ in terms)
     product = first.apply("einsum", *rest, inputs=tuple(names for _, names in terms), output=tuple(distinct))
     return product.sum_to(operand.shape)
-
-
-# ---- Gradients of reductions over axes, of running sums, and of normalisations: ``softmax``, ``log_softmax``,
-# ``layer_norm``, ``l2_normalize``.
 
 
 # ---- Reductions.

@@ -19,10 +19,6 @@ from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, map_unchang
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- Operators ``fir``, a filter of finite impulse response, and ``frame``, which splits a sequence into
-# overlapping frames.
-
-
 # ---- ``frame``: overlapping frames of a sequence. Samples, rows or images along an axis are copied to frames of ``length``
 # elements, which begin ``step`` elements apart. An incomplete frame at the end is dropped. All dtypes are supported.
 #

@@ -30,9 +30,6 @@ from microc.run.data.pictures import PictureReader, convert_samples, reshape_sam
 from microc.run.desktop.load import build_library
 from microc.run.engine import HostKernels, stack_outputs
 
-# ---- Samples for a network from users' data, and the self-test that a network carries.
-
-
 # ---- Samples from users' data, with labels or expected outputs, from arrays, tables and folders.
 #
 # Every array has the samples along its first axis. Floats are reals: a quantised input quantises them, an integer input takes

@@ -191,30 +191,28 @@ class _ValueSharing:
         Returns the let statements of new variables, followed by the statement."""
         lets: list[ir.Let] = []
 
-        def replace_repeated(expr: ir.Expr) -> ir.Expr:
+        def replace(expr: ir.Expr) -> ir.Expr:
             facts = self.known.facts_of(expr)
             if not facts.has_load_or_call:
                 return expr
             if not facts.is_worth_naming:
                 return (
-                    expr
-                    if isinstance(expr, (ir.Load, ir.AddressOf))
-                    else _map_always_evaluated_operands(expr, replace_repeated)
+                    expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_always_evaluated_operands(expr, replace)
                 )
             key = _key_with_buffer_versions(facts, versions)
             if counts.get(key, 0) < 2:
-                return expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace_repeated)
+                return expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace)
             if key not in names:
-                value = expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace_repeated)
+                value = expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace)
                 names[key] = self.fresh_variable(expr)
                 lets.append(ir.Let(names[key], value, _HOLE))
             return names[key]
 
         match stmt:
             case ir.Store(buffer, indices, value):
-                stored: ir.Stmt = ir.Store(buffer, indices, replace_repeated(value))
+                stored: ir.Stmt = ir.Store(buffer, indices, replace(value))
             case ir.Evaluate(value):
-                stored = ir.Evaluate(_map_always_evaluated_operands(value, replace_repeated))
+                stored = ir.Evaluate(_map_always_evaluated_operands(value, replace))
             case _:
                 stored = stmt
         return [*_sort_by_address(lets), stored]

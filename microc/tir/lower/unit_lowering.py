@@ -480,7 +480,7 @@ class _Row:
 
     @property
     def common(self) -> tuple[object, ...]:
-        """What all rows of a loop have in common."""
+        """Values that all rows of a loop have in common."""
         return self.dtype_suffix, self.distance, self.factor, self.constants
 
 

@@ -77,9 +77,6 @@ TVM_SPECIAL = frozenset(
 """Names that the parser does not read as the call of a function of the same name."""
 
 
-# ---- Printer of TIR text, which is in the style of TVMScript.
-
-
 # ---- Tables that the printer and the parser share: operators, precedences, keywords.
 
 INFIX: Mapping[str, Notation] = MappingProxyType(
