@@ -362,6 +362,22 @@ class Arena:
 
 
 @frozen
+class ConstantRegion:
+    """The constants in one flash region of a board that has several for them.
+
+    - ``constants``: their names; ``memory``: the region.
+    - ``size``: bytes of the constants; ``capacity``: most bytes that the region can take.
+    - ``accesses``: number of reads of a run from this region; ``waits``: wait states of these reads, in cycles."""
+
+    memory: str
+    constants: tuple[str, ...]
+    size: int
+    capacity: int
+    accesses: int
+    waits: int
+
+
+@frozen
 class HotCode:
     """Kernels that are copied to RAM and run there.
 
@@ -389,7 +405,9 @@ class Plan:
       of the stack; empty for other boards.
     - ``copies``: constants that are copied to an arena, with the index of the call before which the copy begins (-1:
       once, when the state is reset).
-    - ``code``: kernels that run from RAM; None if all code runs from where it is linked."""
+    - ``code``: kernels that run from RAM; None if all code runs from where it is linked.
+    - ``flash``: for a board with several flash regions for constants one entry each, beginning with the first region
+      of the board; empty for other boards."""
 
     offsets: Mapping[str, int]
     size: int
@@ -400,6 +418,7 @@ class Plan:
     arenas: tuple[Arena, ...] = ()
     copies: Mapping[str, int] = field(default_factory=dict)
     code: HotCode | None = None
+    flash: tuple[ConstantRegion, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
@@ -409,6 +428,11 @@ class Plan:
     def main_arena_size(self) -> int:
         """Bytes of the arena in the RAM that also contains the stack."""
         return self.arenas[0].size if self.arenas else self.size
+
+    @property
+    def constant_regions(self) -> dict[str, str]:
+        """The flash region of each constant that is not in the board's first flash region, by the constant's name."""
+        return {name: region.memory for region in self.flash[1:] for name in region.constants}
 
     @property
     def used_arenas(self) -> tuple[Arena, ...]:

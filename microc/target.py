@@ -163,6 +163,26 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class FlashMemory:
+    """A flash region that may contain constants, with ``size`` bytes for them, and the speed of its reads.
+
+    - ``wait``: mean number of cycles that the core waits for a byte: wait states of a line, divided by its bytes.
+    - ``cached``: True if there is a data cache. Then every byte of a constant comes once in a call that reads it. This
+      assumes that the cache is large enough.
+    - ``code``: True if code is linked to this region, too."""
+
+    name: str
+    size: int
+    wait: float = 0.0
+    cached: bool = False
+    code: bool = False
+
+    def wait_cycles(self, traffic: Traffic, nbytes: int) -> float:
+        """Return the number of cycles that a call waits for a constant of ``nbytes`` bytes in this region."""
+        return self.wait * (min(traffic.bytes_read, nbytes) if self.cached else traffic.bytes_read)
+
+
+@dataclass(frozen=True, slots=True)
 class Fetches:
     """Instruction fetches of a function, or of one loop of it with the loops inside that loop.
 
@@ -274,6 +294,24 @@ class Board:
             )
             for m in for_tensors
             if has_assignments
+        )
+
+    @property
+    def flash_memories(self) -> tuple[FlashMemory, ...]:
+        """Flash regions that may contain constants: the first flash region, then the regions that the board's file
+        assigns to constants, in the order of the file. Empty if the board has no flash."""
+        flash = [m for m in self.raw.get("memory", ()) if m["kind"] == "flash"]
+        code = self.raw.get("link", {}).get("code", flash[0]["name"] if flash else "")
+        return tuple(
+            FlashMemory(
+                m["name"],
+                m["size"],
+                m.get("wait_states", 0) / m.get("line_bytes", WORD),
+                m.get("cached", False),
+                m["name"] == code,
+            )
+            for k, m in enumerate(flash)
+            if not k or "constants" in m.get("holds", ())
         )
 
     @property

@@ -70,9 +70,15 @@ class Program(Showable):
 
         Firmware that contains several networks and packages for other build systems require a single arena.
         """
+        from microc.compiler.fit.budget import constant_regions
+        from microc.compiler.fit.search import board_capacity
         from microc.plan.plan import plan_in_one_arena
 
-        return plan_in_one_arena(self.module, self.board.target.flash_wait)
+        relocatable = "relocatable" in self.module.options
+        flash = constant_regions(
+            (self.module,), board_capacity(self.board), self.board.target.flash_wait, relocatable=relocatable
+        )
+        return plan_in_one_arena(self.module, flash)
 
     def __repr__(self) -> str:
         return f"<Program {self._describe_signature()} for {self.board.name}>"

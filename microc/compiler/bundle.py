@@ -14,14 +14,15 @@ from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
 from microc.compiler import validation
 from microc.compiler.api import Program
-from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.search import compute_and_check_footprint, compute_firmware_footprint
+from microc.compiler.fit.budget import constant_regions, region_bytes
+from microc.compiler.fit.search import board_capacity, compute_and_check_footprint, compute_firmware_footprint
 from microc.compiler.model import registers_own_plugins
 from microc.document.blocks import Document, document, facts
 from microc.document.renderers import Showable
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
 from microc.module import Module
+from microc.plan.plan import divide_flash
 from microc.plugin import Plugin
 from microc.reports.report import summarise_module
 from microc.target import Board
@@ -47,10 +48,14 @@ class Bundle(Showable):
     @property
     def modules(self) -> tuple[Module, ...]:
         """The networks as planned modules. If there are several, each is planned in a single arena, even if the board
-        has several memories."""
+        has several memories; they share its flash regions."""
         if len(self.programs) == 1:
             return (self.programs[0].module,)
-        return tuple(program.module_in_one_arena for program in self.programs)
+        modules = tuple(program.module_in_one_arena for program in self.programs)
+        if len(self.board.flash_memories) < 2:
+            return modules
+        flash = constant_regions(modules, board_capacity(self.board), self.board.target.flash_wait)
+        return divide_flash(modules, flash)
 
     def __repr__(self) -> str:
         names = ", ".join(program.report()["model"] for program in self.programs)

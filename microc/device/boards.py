@@ -147,21 +147,15 @@ def _make_board_from_tables(
     core = core or target_for(data["cpu"])
     _check_rules_beyond_schema(path, file_text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
+    flash = Board(name, data["title"], core, regions, data).flash_memories
     target = replace(
         core,
-        flash_wait=_flash_wait_cycles_per_byte(data),
+        flash_wait=flash[0].wait if flash else 0.0,
         npu=_format_npu_as_external_option(data),
         max_cores=data.get("cores", 1),
         min_fork_instructions=data.get("fork", {}).get("min_instructions", 0),
     )
     return Board(name, data["title"], target, regions, data)
-
-
-def _flash_wait_cycles_per_byte(data: Mapping[str, Any]) -> float:
-    """Compute the wait cycles for each byte of constants that the core reads from flash: ``wait_states`` cycles for
-    every line of ``line_bytes`` bytes."""
-    flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
-    return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
 def _format_npu_as_external_option(data: Mapping[str, Any]) -> str:
@@ -274,7 +268,7 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
                     where=location,
                     hint="correct their origin and size",
                 )
-    _check_tensor_memories(path, file_text, data, isa)
+    _check_contents_of_regions(path, file_text, data, isa)
     _check_code_region(path, file_text, data, isa)
     _check_network_slots(path, file_text, data)
     _check_npu(path, file_text, data, isa)
@@ -290,11 +284,12 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
         )
 
 
-def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Raise UsageError unless every memory region with the key ``holds`` can contain what the key lists: tensors,
-    weights or code.
+def _check_contents_of_regions(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
+    """Raise UsageError unless every memory region with the key ``holds`` can contain what the key lists: constants in
+    flash; tensors, weights or code in RAM.
 
-    Such a region must be RAM and have a name that is valid in C, and microc must write the board's linker script."""
+    Such a region must have a name that is valid in C, and microc must write the board's linker script. A vendor's
+    framework places code in one region, and tensors in external RAM, a region of their own."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
             hint = "give wait_states, line_bytes and cached instead: for RAM they apply to code, too"
@@ -306,11 +301,19 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
         if not region.get("holds"):
             continue
         location, name = _file_and_line_of_key(path, file_text, ["memory", i, "holds"]), region["name"]
-        if region["kind"] != "ram":
+        for content in region["holds"]:
+            kind = "flash" if content == "constants" else "ram"
+            if region["kind"] != kind:
+                raise UsageError(
+                    f"memory region {name!r} cannot hold {content}; got kind {region['kind']!r}, expected {kind!r}",
+                    where=location,
+                    hint=f"move the key holds to a region of kind {kind}",
+                )
+        if name == data.get("npu", {}).get("constants"):
             raise UsageError(
-                f"memory region {name!r} cannot hold {region['holds'][0]}; got kind {region['kind']!r}, expected 'ram'",
+                f"memory region {name!r}: got holds, expected none: [npu] constants gives it to the accelerator",
                 where=location,
-                hint="move the key holds to a region of kind ram",
+                hint="name another flash region in [npu] constants, or leave out holds",
             )
         if (
             "weights" in region["holds"]
@@ -328,9 +331,11 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
                 where=location,
                 hint="rename the region",
             )
+        is_first_ram = all(other["kind"] != "ram" for other in data["memory"][:i])
         has_own_script = "framework" not in data and isa in ("arm", "riscv", "xtensa")
-        if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
-            hint = "leave out holds: the board's framework or compiler decides where data are in RAM"
+        placeable = {"code"} if is_first_ram or "code" in region["holds"] else {"tensors", "weights"}
+        if not has_own_script and ("framework" not in data or not placeable.issuperset(region["holds"])):
+            hint = "leave out holds: the board's framework or compiler decides where data are"
             raise UsageError(f"memory region {name!r}: holds is not supported on this board", where=location, hint=hint)
         if "code" in region["holds"]:
             _check_code_memory(data, i, location)

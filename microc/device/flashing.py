@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ Segment = tuple[int, bytes]
 """Load address and content."""
 
 _HEX_BYTES = 16
+_MAX_GAP = 16 << 20
+"""Most bytes between two segments of a plain image: an external flash has another address, hundreds of MiB away."""
 _UF2_BYTES = 256
 _UF2_MAGIC = (0x0A324655, 0x9E5D5157)
 _UF2_END = 0x0AB16F30
@@ -65,8 +67,17 @@ def read_segments(elf: Path) -> tuple[Segment, ...]:
 
 
 def join_segments(segments: Sequence[Segment]) -> bytes:
-    """Join segments to one image from the lowest address; gaps are filled with FF like erased flash."""
+    """Join segments to one image from the lowest address; gaps are filled with FF like erased flash.
+
+    Raises UsageError for segments in flash regions that are far apart."""
     base = segments[0][0]
+    for (start, data), (following, _) in pairwise(segments):
+        if following - start - len(data) > _MAX_GAP:
+            raise UsageError(
+                f"the image cannot be one file; got content at {start:#x} and at {following:#x}, expected no gap of "
+                f"more than {_MAX_GAP >> 20} MiB",
+                hint="choose a runner that takes ELF or Intel HEX files: --runner openocd",
+            )
     image = bytearray(b"\xff" * (max(start + len(data) for start, data in segments) - base))
     for start, data in segments:
         image[start - base : start - base + len(data)] = data

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of values, weights and hot kernels to the memories of a board.
+"""Assignment of values, and of copies of weights, to the RAM of a board.
 
-- :func:`move_hot_code_to_memory` chooses the kernels that run from RAM, as a knapsack problem.
 - :func:`find_resident_copies` and :func:`find_copies_ahead` find the constants that are worth a copy in RAM.
 - :func:`assign_memories` chooses the memory of every value: first fit, then moves, then branch and bound.
 - :func:`plan_in_memories` combines these steps, and plans an arena for each memory.
@@ -11,22 +10,20 @@ Waits are cycles that the core is stalled by a memory.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
 
 from microc.base.immutable import frozen
-from microc.base.knapsack import LayerOption, pareto_front
-from microc.module import Arena, Call, HotCode, Kernel, Module, Plan
+from microc.module import Arena, Call, Module, Plan
+from microc.plan.code_and_constants import ConstantHomes, is_copied_per_run
 from microc.plan.liveness import BEFORE, Demand, Unit, placement_byte_count, placement_lower_bound
 from microc.plan.placement import (
     EXACT_LIMIT,
     FULL_PLACEMENTS,
     MAX_BRANCH_VALUES,
     MAX_COPIES,
-    MAX_HOT_KERNELS,
     MAX_MOVES,
     PAIR_EFFORT,
     SPLIT_EFFORT,
@@ -34,75 +31,7 @@ from microc.plan.placement import (
     greedy_by_size,
     place_units,
 )
-from microc.target import CodeMemory, Memory, Traffic
-
-# ---- Hot code: kernels that run from RAM, where instruction fetches wait less than in the flash.
-#
-# The gain of a kernel is the number of wait cycles that its calls save in a run (:class:`microc.target.Fetching`). Its weight is
-# its estimated code size with a margin, since the size is unknown before the C compiler runs. The
-# choice is a 0/1 knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
-
-CODE_SIZE_FACTOR, CODE_SIZE_EXTRA = 1.5, 48
-"""Size reserved for a function in RAM: factor on its estimated size, and bytes added for alignment, literal pools, and
-jumps to flash."""
-
-
-def move_hot_code_to_memory(module: Module, memory: CodeMemory) -> Module:
-    """Return a planned module whose hot kernels (those that profit most) are copied to ``memory`` and run from there.
-
-    The cycles that calls wait for instruction fetches are added to their estimates."""
-    assert module.plan is not None
-    calls = Counter(call.kernel for call in module.calls)
-    linked = {k.name: memory.linked.wait_cycles(k.fetches) for k in module.kernels}
-    there = {k.name: memory.fetching.wait_cycles(k.fetches) for k in module.kernels}
-    gains = {name: calls[name] * (linked[name] - there[name]) for name in linked}
-    sizes = {k.name: reserved_code_bytes(k) for k in module.kernels if gains[k.name] > 0 and k.external is None}
-    inside = _choose_hot_kernels(gains, sizes, memory.size)
-    waits = {name: there[name] if name in inside else linked[name] for name in linked}
-    code = HotCode(
-        memory.name,
-        inside,
-        sum(sizes[name] for name in inside),
-        memory.size,
-        round(sum(waits[call.kernel] for call in module.calls)),
-        round(sum(gains[name] for name in inside)),
-    )
-    more = {call.kernel: round(waits[call.kernel]) for call in module.calls}
-    timed = tuple(
-        replace(call, waits=call.waits + more[call.kernel], cycles=call.cycles + more[call.kernel])
-        for call in module.calls
-    )
-    return replace(module, calls=timed, plan=replace(module.plan, code=code))
-
-
-def _choose_hot_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
-    """Choose the kernels with the largest total gain that fit into ``capacity`` bytes. Return their names, in the
-    module's order.
-
-    The choice is optimal among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte. Then each of the
-    other kernels is added if it still fits.
-    """
-    ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))
-    exact_candidates, others = ordered[:MAX_HOT_KERNELS], ordered[MAX_HOT_KERNELS:]
-    best = pareto_front(
-        [(LayerOption(0, gains[name], 0, 0), LayerOption(1, 0.0, sizes[name], 0)) for name in exact_candidates],
-        capacity,
-    )[-1]
-    chosen, left = (
-        {name for name, pick in zip(exact_candidates, best.picks, strict=True) if pick},
-        capacity - best.flash,
-    )
-    for name in others:
-        if sizes[name] <= left:
-            chosen.add(name)
-            left -= sizes[name]
-    return tuple(name for name in gains if name in chosen)
-
-
-def reserved_code_bytes(kernel: Kernel) -> int:
-    """Return the bytes reserved for a kernel that runs from RAM."""
-    return round(CODE_SIZE_FACTOR * kernel.code_bytes) + CODE_SIZE_EXTRA
-
+from microc.target import Memory, Traffic
 
 # ---- Weights in RAM: copies of constants in an arena. Calls read them instead of the originals in flash.
 #
@@ -129,10 +58,10 @@ class ConstantCopy:
     flash_wait_of_run: float
 
 
-def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
+def find_resident_copies(module: Module, memories: Sequence[Memory], flash: ConstantHomes) -> list[ConstantCopy]:
     """Return the copies of constants in RAM that are made once, at reset, and save cycles in every run.
 
-    ``flash_wait``: cycles that the core waits for a byte of flash."""
+    ``flash``: the flash region of each constant."""
     end = len(module.calls)
     copies = []
     for name, uses in _list_constant_uses(module).items():
@@ -141,25 +70,26 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
         waits = tuple(
             sum(m.wait_cycles(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories
         )
-        copies.append(ConstantCopy(unit, BEFORE, waits, flash_wait * sum(moved.bytes_read for _, moved in uses)))
+        linked = sum(flash[name].wait_cycles(moved, value.nbytes) for _, moved in uses)
+        copies.append(ConstantCopy(unit, BEFORE, waits, linked))
     return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
 
-def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
+def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: ConstantHomes) -> list[ConstantCopy]:
     """Return the copies of constants in RAM that save cycles although they are made in every run, ahead of their use.
 
-    Only constants that a single call reads are copied in this way, while the preceding call runs. ``flash_wait``: cycles that
-    the core waits for a byte of flash."""
+    Only constants that a single call reads are copied in this way, while the preceding call runs. ``flash``: the flash
+    region of each constant."""
     copies = []
     for name, uses in _list_constant_uses(module).items():
         if len(uses) != 1:
             continue
         value, ((call, moved),) = module.values[name], uses
         unit = Unit(name, value.nbytes, value.align, max(call - 1, 0), call)
-        copying = (flash_wait + COPY_CYCLES) * value.nbytes
+        copying = (flash[name].wait + COPY_CYCLES) * value.nbytes
         written = Traffic.of(1, value.nbytes, writes=True)
         waits = tuple(copying + m.wait_cycles(moved + written, value.nbytes) if m.weights else inf for m in memories)
-        copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash_wait * moved.bytes_read))
+        copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash[name].wait_cycles(moved, value.nbytes)))
     return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
 
@@ -411,17 +341,16 @@ FLASH = Memory("flash", 1 << 40)
 MemoryWaits = dict[Unit, tuple[float, ...]]
 
 
-def plan_in_memories(module: Module, demand: Demand, memories: Sequence[Memory], flash_wait: float) -> Plan:
+def plan_in_memories(module: Module, demand: Demand, memories: Sequence[Memory], flash: ConstantHomes) -> Plan:
     """Plan an arena for each memory. The plan's offsets count through all arenas, one after the other.
 
     The arena of an unused memory is empty. Two assignments are compared, and the one with fewer waits is used. The
     first assigns tensors and resident copies of weights together, and then makes copies ahead in the memory that is
-    left. The second assigns copies ahead first, and then resident copies. ``flash_wait``: cycles that the core waits
-    for a byte of constants in flash.
+    left. The second assigns copies ahead first, and then resident copies. ``flash``: the flash region of each constant.
     """
     waits = _compute_tensor_waits(module, demand, memories)
     resident_copies, ahead_copies = (
-        _select_most_gainful_copies(copies(module, memories, flash_wait))
+        _select_most_gainful_copies(copies(module, memories, flash))
         for copies in (find_resident_copies, find_copies_ahead)
     )
     if not resident_copies and not ahead_copies:
@@ -563,21 +492,25 @@ def _make_plan(
     )
 
 
-def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: float) -> Module:
+def add_operand_waits(module: Module, memories: Sequence[Memory], flash: ConstantHomes) -> Module:
     """Return a planned module whose calls include the cycles that they wait for their operands.
 
-    ``flash_wait``: cycles that the core waits for a byte of constants in flash."""
+    ``flash``: the flash region of each constant."""
     assert module.plan is not None
-    runs = any(map(_is_copied_per_run, module.plan.copies.values()))
-    ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash_wait)} if runs else {}
+    runs = any(map(is_copied_per_run, module.plan.copies.values()))
+    ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash)} if runs else {}
     return replace(
         module,
-        calls=tuple(_add_waits_to_call(module, call, memories, flash_wait, ahead_copies) for call in module.calls),
+        calls=tuple(_add_waits_to_call(module, call, memories, flash, ahead_copies) for call in module.calls),
     )
 
 
 def _add_waits_to_call(
-    module: Module, call: Call, memories: Sequence[Memory], flash_wait: float, ahead_copies: Mapping[str, ConstantCopy]
+    module: Module,
+    call: Call,
+    memories: Sequence[Memory],
+    flash: ConstantHomes,
+    ahead_copies: Mapping[str, ConstantCopy],
 ) -> Call:
     """Return a call whose cycle estimate includes the cycles that the core waits for the call's operands.
 
@@ -589,14 +522,8 @@ def _add_waits_to_call(
         at, nbytes = plan.offsets.get(base), module.values[name].nbytes
         if at is not None and plan.arenas:
             number = max(k for k, arena in enumerate(plan.arenas) if arena.size and arena.start <= at)
-            copied = ahead_copies.get(base) if _is_copied_per_run(plan.copies.get(base, -1)) else None
+            copied = ahead_copies.get(base) if is_copied_per_run(plan.copies.get(base, -1)) else None
             cycles += copied.waits[number] if copied else memories[number].wait_cycles(moved, nbytes)
-        elif module.values[base].storage == "const":
-            cycles += flash_wait * moved.bytes_read
+        elif base in flash:
+            cycles += flash[base].wait_cycles(moved, nbytes)
     return replace(call, waits=round(cycles), cycles=call.cycles - call.waits + round(cycles))
-
-
-def _is_copied_per_run(step: int) -> bool:
-    """Test whether a copy of a constant is made in every run, not once at reset. ``step``: call at which copying
-    begins."""
-    return step >= 0

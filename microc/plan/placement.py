@@ -127,9 +127,9 @@ MAX_BRANCH_VALUES = 1 << 8
 branch."""
 MAX_COPIES = 1 << 7
 """Most constants that are considered for a copy in RAM: those that save the most cycles per byte."""
-MAX_HOT_KERNELS = 1 << 7
-"""Most kernels for which the choice of hot code (:mod:`microc.plan.memories`) is exact: those that save the most cycles
-per byte."""
+MAX_KNAPSACK_ITEMS = 1 << 7
+"""Most kernels for which the choice of hot code, and most constants for which that of a flash region
+(:mod:`microc.plan.code_and_constants`) is exact: those that save the most cycles per byte."""
 MAX_MOVES = 1 << 9
 """Most moves of values into a faster memory that are tried before branch and bound."""
 

@@ -13,6 +13,7 @@ from itertools import islice
 from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
+from microc.plan.code_and_constants import assign_constants, describe_constant_regions
 from microc.plan.liveness import (
     Demand,
     Overlaps,
@@ -24,7 +25,7 @@ from microc.plan.liveness import (
 from microc.plan.memories import add_operand_waits, plan_in_memories
 from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
-from microc.target import Memory
+from microc.target import FlashMemory, Memory
 
 # ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
@@ -236,6 +237,8 @@ ARENA_ALIGN = 8
 """Alignment of the arena in bytes, unless a value needs more."""
 MAX_ARENA_BYTES = (1 << 31) - 1
 """Largest arena in bytes: generated code indexes with int32."""
+FAST_FLASH = FlashMemory("flash", 1 << 40)
+"""Flash of any size that is as fast as the core."""
 
 
 def plan_module(
@@ -243,7 +246,7 @@ def plan_module(
     *,
     io_in_arena: bool = True,
     memories: Sequence[Memory] = (),
-    flash_wait: float = 0.0,
+    flash: tuple[FlashMemory, ...] = (FAST_FLASH,),
     order_like: Module | None = None,
 ) -> Module:
     """Order the calls of a module, and assign an offset to every value in the arena.
@@ -251,8 +254,8 @@ def plan_module(
     By default the calls are ordered for a small peak of memory. If ``order_like`` is a module (it may be ``module``),
     its order of calls is used. ``io_in_arena``: also place the inputs and outputs in the arena. ``memories``: the
     memories for tensors of a board that has several, starting with the memory of the stack. The plan then has an arena
-    in each memory, and the calls include wait cycles for their operands. ``flash_wait``: cycles that the core waits for
-    a byte of constants in flash."""
+    in each memory, and the calls include wait cycles for their operands. ``flash``: the flash regions for constants,
+    starting with the first region of the board."""
     overlaps = Overlaps(module)
     module = (
         order_calls(module, overlaps, io_in_arena=io_in_arena)
@@ -260,7 +263,10 @@ def plan_module(
         else reorder_like(module, order_like)
     )
     demand = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
-    plan = plan_in_memories(module, demand, memories, flash_wait) if memories else _plan_single_arena(demand)
+    homes = assign_constants(module, flash)
+    plan = plan_in_memories(module, demand, memories, homes) if memories else _plan_single_arena(demand)
+    if plan.copies:  # they are not read from flash, where others take their place
+        homes = assign_constants(module, flash, plan.copies)
     if plan.size > MAX_ARENA_BYTES:
         raise FitError(
             f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {MAX_ARENA_BYTES:,}",
@@ -268,14 +274,15 @@ def plan_module(
             hint="fix symbolic dimensions to smaller sizes: --input-shape NAME=1,...",
         )
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
-    plan = replace(plan, io_in_arena=io_in_arena, align=align)
-    planned = module.with_plan(plan)
-    planned = add_operand_waits(planned, memories, flash_wait) if memories or module.plan is not None else planned
+    regions = describe_constant_regions(module, flash, homes, plan.copies)
+    planned = module.with_plan(replace(plan, io_in_arena=io_in_arena, align=align, flash=regions))
+    if memories or flash != (FAST_FLASH,) or module.plan is not None:
+        planned = add_operand_waits(planned, memories, homes)
     check_plan(planned)
     return planned
 
 
-def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
+def plan_in_one_arena(module: Module, flash: tuple[FlashMemory, ...] = (FAST_FLASH,)) -> Module:
     """Replace a memory plan with several arenas by a plan with a single arena, for builds that can place only one
     arena.
 
@@ -284,9 +291,23 @@ def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
-    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash_wait=flash_wait)
+    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash=flash)
     assert planned.plan is not None
     return planned.with_plan(replace(planned.plan, code=plan.code))
+
+
+def divide_flash(modules: Sequence[Module], flash: Sequence[FlashMemory]) -> tuple[Module, ...]:
+    """Return planned modules of one firmware, each with its constants in what those before it leave of the flash regions.
+
+    Each module has a single arena."""
+    divided = []
+    for module in modules:
+        assert module.plan is not None
+        homes = assign_constants(module, flash)
+        regions = describe_constant_regions(module, flash, homes, {})
+        divided.append(add_operand_waits(module.with_plan(replace(module.plan, flash=regions)), (), homes))
+        flash = [replace(m, size=max(m.size - r.size, 0)) for m, r in zip(flash, regions, strict=True)]
+    return tuple(divided)
 
 
 def _plan_single_arena(demand: Demand) -> Plan:

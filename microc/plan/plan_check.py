@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -283,10 +284,20 @@ def _check_arenas(plan: Plan) -> None:
         end = arena.start + arena.size
 
 
+def _check_flash_regions(module: Module, plan: Plan) -> None:
+    """Raise InternalError unless every constant is in exactly one of the flash regions, if the plan names several."""
+    listed = sorted(name for region in plan.flash for name in region.constants)
+    constants = sorted(name for name, value in module.values.items() if value.storage == "const")
+    if plan.flash and listed != constants:
+        wrong = sorted({*listed} ^ {*constants}) or [name for name, other in pairwise(listed) if name == other]
+        raise InternalError(f"plan check: constants {', '.join(wrong)} are not in exactly one flash region")
+
+
 def check_plan(module: Module) -> None:
     """Raise InternalError if, with the module's memory plan, any value is overwritten before its last use."""
     arena = _ArenaOwners(module)
     _check_arenas(arena.plan)
+    _check_flash_regions(module, arena.plan)
     _check_cores(module)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
     for name in (*module.inputs, *module.state, *kept):

@@ -32,7 +32,7 @@ from microc.document.blocks import (
     table,
     texts,
 )
-from microc.module import HotCode, Module
+from microc.module import ConstantRegion, HotCode, Module
 from microc.reports.evidence import accuracy_sentences
 from microc.reports.firmware_size import divide_evenly, live_arena_bytes
 from microc.run.profile import shorten_layer_name
@@ -77,11 +77,13 @@ def tensor_unit_table(uses: Mapping[int, UnitUse | None]) -> Table | None:
 
 
 def describe_tensor_memories(module: Module) -> list[dict[str, Any]]:
-    """Describe each memory of a board in which tensors are placed, as plain data; empty for boards with a single memory.
+    """Describe each memory of a board in which tensors or constants are placed, as plain data; empty for boards with a
+    single RAM and a single flash for them.
 
     ``bytes``: size of the arena in the memory; ``capacity``: largest possible size of this arena. ``accesses``: number of
     accesses in a run; ``waits``: estimated wait cycles that these accesses add. ``holds``: number of values by kind,
-    including copies of constants. Code that runs from RAM has a row of its own, which lists its ``kernels``.
+    including copies of constants. Flash regions list their ``constants``. Code that runs from RAM has a row of its own,
+    which lists its ``kernels``.
     """
     plan = module.plan
     assert plan is not None
@@ -100,7 +102,20 @@ def describe_tensor_memories(module: Module) -> list[dict[str, Any]]:
                 "holds": dict(sorted(kinds.items())),
             }
         )
-    return [*rows, *([_describe_code_in_ram(plan.code)] if plan.code else [])]
+    return [*rows, *map(_describe_constants, plan.flash), *([_describe_code_in_ram(plan.code)] if plan.code else [])]
+
+
+def _describe_constants(region: ConstantRegion) -> dict[str, Any]:
+    """Describe the constants in a flash region as plain data; ``constants``: their names."""
+    return {
+        "memory": region.memory,
+        "bytes": region.size,
+        "capacity": region.capacity,
+        "accesses": region.accesses,
+        "waits": region.waits,
+        "holds": {"constant": len(region.constants)} if region.constants else {},
+        "constants": list(region.constants),
+    }
 
 
 def _describe_code_in_ram(code: HotCode) -> dict[str, Any]:

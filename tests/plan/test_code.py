@@ -12,8 +12,8 @@ from itertools import combinations
 import pytest
 
 from microc.module import ExternalBody, Module, Plan
-from microc.plan import memories as hot
-from microc.plan.memories import move_hot_code_to_memory, reserved_code_bytes
+from microc.plan import code_and_constants as hot
+from microc.plan.code_and_constants import move_hot_code_to_memory, reserved_code_bytes
 from microc.target import CodeMemory, Fetches, Fetching
 from tests.plan.modules import Sketch
 
@@ -113,7 +113,7 @@ def test_many_kernels_are_chosen_in_bounded_time(monkeypatch: pytest.MonkeyPatch
     """Beyond the budget kernels take what is left, those first that gain most by a byte."""
     module = network([(64, 10_000.0 - k) for k in range(40)])
     memory = CodeMemory("itcm", 20 * reserved_code_bytes(module.kernels[0]), FAST, FLASH)
-    monkeypatch.setattr(hot, "MAX_HOT_KERNELS", 4)
+    monkeypatch.setattr(hot, "MAX_KNAPSACK_ITEMS", 4)
     plan = move_hot_code_to_memory(module, memory).plan
     assert plan is not None and plan.code is not None
     assert plan.code.kernels == tuple(kernel.name for kernel in module.kernels[:20])

@@ -30,6 +30,8 @@ DEFAULT_ALIGNMENT = 8
 that kernels load as words."""
 _INDENT_MARGIN = 3
 """Width of the indentation of a line of numbers, less 1: the text of each number includes a blank."""
+REGION_MACRO_PREFIX = "MICROC_CONSTANTS_"
+"""Prefix of the macros that place constants in a flash region: a board's header, or a build, defines them."""
 
 
 def print_constant_declaration(value: Value, address_space: str = "") -> str:
@@ -40,27 +42,32 @@ def print_constant_declaration(value: Value, address_space: str = "") -> str:
     return f"const {address_space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def print_aligned_declaration(value: Value, attribute: str, address_space: str = "") -> str:
-    """Return the C declaration of a constant array with the attribute that aligns the array.
+def print_attributed_declaration(value: Value, attribute: str, address_space: str = "", region: str = "") -> str:
+    """Return the C declaration of a constant array with the attributes that align and place the array.
 
     Constants with elements below 4 bytes are aligned, because kernels load several elements at once as a word. External code may
     require a larger alignment, which is then the argument of the attribute. Declaration and definition must have the same
     attribute, since a compiler relies on the declaration. ``attribute``: name of the macro that expands to the attribute.
+    ``region``: the flash region of the array; empty for the board's first.
     """
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > DEFAULT_ALIGNMENT:
         suffix = f" {attribute}_TO({value.align})"
+    if region:
+        suffix += f" {REGION_MACRO_PREFIX}{region.upper()}"
     return print_constant_declaration(value, address_space) + suffix
 
 
-def print_constant_definition(value: Value, attribute: str = "", address_space: str = "") -> list[str]:
+def print_constant_definition(
+    value: Value, attribute: str = "", address_space: str = "", region: str = ""
+) -> list[str]:
     """Print the C definition of a constant array with its initialiser, as lines.
 
-    If ``attribute`` is given, the array is aligned as by :func:`print_aligned_declaration`."""
+    If ``attribute`` is given, the array is aligned and placed as by :func:`print_attributed_declaration`."""
     assert value.data is not None
     lines = _wrap_literals(*_distinct_literals_and_indices(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     declaration_text = (
-        print_aligned_declaration(value, attribute, address_space)
+        print_attributed_declaration(value, attribute, address_space, region)
         if attribute
         else print_constant_declaration(value, address_space)
     )

@@ -25,6 +25,7 @@ from microc.codegen.c.c_statements import (
 )
 from microc.codegen.c.interface import (
     DEFAULT_ALIGNMENT,
+    REGION_MACRO_PREFIX,
     ArenaContext,
     Classes,
     InterfaceTensor,
@@ -33,7 +34,7 @@ from microc.codegen.c.interface import (
     interface_tensor_of,
     make_arena_context,
     output_classes_of,
-    print_aligned_declaration,
+    print_attributed_declaration,
     print_constant_definition,
     print_weight_copy_calls,
 )
@@ -245,9 +246,10 @@ class ModelContext:
     number of bits that C's ``int`` must have. ``resets``: statements of the reset function. ``copies``: True if steps copy
     weights to RAM. ``kept``: True if reset copies weights to RAM. ``fails``: True if external code can fail. ``aligned``: True
     if a constant needs a larger alignment than :data:`DEFAULT_ALIGNMENT`. ``hot_code``: True if kernels run from RAM.
-    ``optimized``: True if a kernel has compiler options of its own. ``flash_space``: gcc's address space for constants; None if
-    the core has one address space. ``threads``, ``cores``: number of threads, or of cores, that share large loops. ``unit``: the
-    tensor unit; None if no kernel uses one."""
+    ``optimized``: True if a kernel has compiler options of its own. ``constant_macros``: macros that place constants in other
+    flash regions than the first. ``flash_space``: gcc's address space for constants; None if the core has one address space.
+    ``threads``, ``cores``: number of threads, or of cores, that share large loops. ``unit``: the tensor unit; None if no kernel
+    uses one."""
 
     name: Name
     upper: Name
@@ -280,6 +282,7 @@ class ModelContext:
     kept: bool
     data_declarations: tuple[Code, ...]
     data_definitions: tuple[Code, ...]
+    constant_macros: tuple[Name, ...]
     flash_space: Name | None
     data_needs_math: bool
     arena_end: int
@@ -346,7 +349,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         )
         for k, call in enumerate(module.calls)
     )
-    constants = [_with_public_name(module, v) for v in stored]
+    constants = [(_with_public_name(module, v), plan.constant_regions.get(v.name, "")) for v in stored]
     attribute = f"{module.name.upper()}_ALIGNED"
     resets = _print_reset_statements(module)
     return ModelContext(
@@ -382,12 +385,19 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         resets=resets,
         copies=any(step >= 0 for step in plan.copies.values()),
         kept=any(step < 0 for step in plan.copies.values()),
-        data_declarations=tuple(Code(f"extern {print_aligned_declaration(v, attribute, space)};") for v in constants),
+        data_declarations=tuple(
+            Code(f"extern {print_attributed_declaration(v, attribute, space, region)};") for v, region in constants
+        ),
         data_definitions=tuple(
-            Code("\n".join(print_constant_definition(v, attribute, space))) for v in constants if v.data is not None
+            Code("\n".join(print_constant_definition(v, attribute, space, region)))
+            for v, region in constants
+            if v.data is not None
+        ),
+        constant_macros=tuple(
+            Name(f"{REGION_MACRO_PREFIX}{region.memory}".upper()) for region in plan.flash[1:] if region.constants
         ),
         flash_space=_flash_address_space(module) if space else None,
-        data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
+        data_needs_math=not all(np.isfinite(v.data).all() for v, _ in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         int_bits=required_int_bits(module),
         stem=Name(file_stem),

@@ -48,6 +48,7 @@ class BoardContext:
     the address at which data in the first flash region is read; None if it is the same as the address of code. ``hot_code`` is
     the memory region from which selected kernels run (empty: none), and ``hot_section`` the linker section of these kernels.
     ``npu_constants`` is the region for the constants of a neural processing unit; it is empty for the first region.
+    ``constant_regions`` are the flash regions for constants of networks, without the first region.
     ``cores`` is the number of cores that share the large loops of networks, and ``cores_share_clock`` is True if the board's
     emulator counts the instructions of all of them as time.
     """
@@ -68,6 +69,7 @@ class BoardContext:
     hot_code: Word
     hot_section: Word
     npu_constants: Word
+    constant_regions: tuple[Name, ...]
     cores: int
     cores_share_clock: bool
 
@@ -172,6 +174,7 @@ def make_board_context(
         hot_code=Word(hot_code_region),
         hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),
         npu_constants=Word(board.npu_constants),
+        constant_regions=tuple(Name(memory.name) for memory in board.flash_memories[1:]),
         cores=cores,
         cores_share_clock=cores > 1 and raw.get("emulator", {}).get("cores_share_clock", False),
     )

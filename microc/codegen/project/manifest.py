@@ -94,7 +94,7 @@ _KERNEL = {
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
-    "constants": object_array_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}),
+    "constants": object_array_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}, {"memory": _TEXT}),
 }
 _TENSOR_UNIT = dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT) | {"utilisation": _REAL}
 _MEMORY_AREA = {"memory": _TEXT, "size": _COUNT, "capacity": _COUNT, "waits": _INTEGER}
@@ -137,6 +137,7 @@ _NETWORK = {
 OPTIONAL_KEYS = {
     "arenas": object_array_schema({**_MEMORY_AREA, "start": _COUNT, "accesses": _COUNT}),
     "copies": _map_schema(_INTEGER),
+    "flash": object_array_schema({**_MEMORY_AREA, "constants": _NAMES, "accesses": _COUNT}),
     "hot_code": object_schema({**_MEMORY_AREA, "kernels": _NAMES, "saved": _INTEGER}),
     "sizes": object_array_schema(
         {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
@@ -289,10 +290,20 @@ class MemoryMap:
         return sorted(set(self._steps_that_access(self._writes, name)))
 
     def constants_read_by(self, call: Call) -> list[dict[str, Any]]:
-        """Return the C name and the number of bytes of each constant array (weights or table) that a call reads."""
+        """Return the C name and the number of bytes of each constant array (weights or table) that a call reads.
+
+        ``memory`` is its flash region, if that is not the first of the board."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
-        return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
+        regions = self.module.plan.constant_regions if self.module.plan is not None else {}
+        return [
+            {
+                "symbol": f"{self.module.name}_{value.name}",
+                "bytes": value.nbytes,
+                **({"memory": regions[value.name]} if value.name in regions else {}),
+            }
+            for value in values
+        ]
 
     def _memory_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
         """Return the manifest's entry of a value in the arena.
@@ -359,7 +370,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     ``arenas``, for a board with several memories for tensors, contains for each memory the range of bytes of the arena that
     is in this memory; on this computer the arena is one block. ``copies`` maps constants in the arena to the step at whose
     start they are copied (-1: at reset). ``cores`` of a kernel, if present, is the number of cores that share its loops.
-    ``hot_code`` lists the kernels that run from RAM. ``external``, if present,
+    ``flash``, for a board with several flash regions for constants, lists the constants of each. ``hot_code`` lists the kernels
+    that run from RAM. ``external``, if present,
     describes external code, its build settings, and the kernels that it computes.
     """
     assert module.plan is not None
@@ -378,6 +390,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "arena_size": module.plan.size,
         **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
         **({"copies": dict(module.plan.copies)} if module.plan.copies else {}),
+        **({"flash": [asdict(region) for region in module.plan.flash]} if module.plan.flash else {}),
         **({"hot_code": asdict(module.plan.code)} if module.plan.code else {}),
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,

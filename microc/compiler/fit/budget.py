@@ -14,6 +14,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.codegen.c.resources import estimate_library_flash_bytes, estimate_max_code_bytes
 from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
@@ -26,8 +27,9 @@ from microc.ops import registry
 from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.plan.liveness import compute_lifetimes, count_covered_addresses
+from microc.plan.plan import FAST_FLASH
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
-from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
+from microc.target import SIZE, SPEED, Board, CodeMemory, FlashMemory, Goal, Memory, Target
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.quantised.qdq import has_integer_form
 from microc.transform.quantised.weight_types import count_16_bit_weights, find_overflowing_weights
@@ -102,10 +104,12 @@ def list_larger_boards(needed_flash: int, needed_ram: int, too_small_board: str 
 
 
 def region_bytes(board: Board, kind: str) -> int:
-    """Return the size in bytes of the board's first memory region of a kind (``flash`` or ``ram``). 0: unlimited.
+    """Return the bytes for a firmware in the board's memory of a kind (``flash`` or ``ram``). 0: unlimited.
 
-    The linker script places code or variables in this region.
+    The linker script places code or variables in the first region of the kind, and constants in others that hold such.
     """
+    if kind == "flash":
+        return sum(region.size for region in board.flash_memories)
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
@@ -277,6 +281,8 @@ class BoardCapacity:
     - ``memories``: all memories for tensors, if the board has several. The first is the one that ``ram`` describes.
     - ``code``: the memory from which hot code may run. Its size is what remains after everything except arenas is
       placed.
+    - ``flash_regions``: all flash regions for constants. The size of the one with the code is what the firmware leaves
+      to its network.
     """
 
     flash: int = 0
@@ -286,6 +292,7 @@ class BoardCapacity:
     board_total: tuple[int, int] = (0, 0)
     memories: tuple[Memory, ...] = ()
     code: CodeMemory | None = None
+    flash_regions: tuple[FlashMemory, ...] = ()
 
     @property
     def all_ram(self) -> int:
@@ -304,6 +311,25 @@ def arena_memories(module: Module, options: Options, capacity: BoardCapacity | N
     first, *others = capacity.memories
     size = max(first.size - (0 if options.io_in_arena else io_bytes(module)), 0)
     return replace(first, size=min(size, options.ram) if options.ram else size), *others
+
+
+def constant_regions(
+    modules: Sequence[Module], capacity: BoardCapacity | None, flash_wait: float, *, relocatable: bool = False
+) -> tuple[FlashMemory, ...]:
+    """Return the flash regions for the constants of a firmware's networks; one of any size without a board.
+
+    The size of the region with the code is reduced by all kernels. Constants of a relocatable network are beside its
+    code. ``flash_wait``: cycles that the core waits for a byte of flash, without a board.
+    """
+    if capacity is None or not capacity.flash_regions:
+        return (replace(FAST_FLASH, wait=flash_wait),)
+    first, *others = capacity.flash_regions
+    if relocatable or not others:
+        return (first,)
+    code = sum(map(estimate_max_code_bytes, modules)) + estimate_library_flash_bytes(modules)
+    tests = sum(module.self_test.nbytes for module in modules if module.self_test)
+    taken = ((code if r.code else 0) + (tests if r is first else 0) for r in capacity.flash_regions)
+    return tuple(replace(r, size=max(r.size - n, 0)) for r, n in zip(capacity.flash_regions, taken, strict=True))
 
 
 def io_bytes(module: Module) -> int:

@@ -28,6 +28,7 @@ from microc.compiler.fit.budget import (
     arena_bytes,
     arena_memories,
     code_bytes,
+    constant_regions,
     count_macs,
     flash_bytes,
     list_goals_to_try,
@@ -208,6 +209,9 @@ def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> B
             replace(m, size=max(m.size - SPARE - (0 if k else fixed), 0)) for k, m in enumerate(board.memories)
         ),
         code=code and replace(code, size=max(code.size - SPARE - (fixed if code.main else 0), 0)),
+        flash_regions=tuple(
+            replace(m, size=max(m.size - SPARE - (most if m.code else 0), 0)) for m in board.flash_memories
+        ),
     )
 
 
@@ -260,7 +264,27 @@ def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Foot
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
     check_board_memory(board, need.least_flash, need.required_board_ram, source, details, computes_in_floats=floats)
+    _check_flash_regions(modules, board, need, source)
     return need
+
+
+def _check_flash_regions(modules: Sequence[Module], board: Board, need: Footprint, source: str) -> None:
+    """Raise FitError if a flash region of a board with several has less space than its code and constants need.
+
+    All regions together may be large enough: a constant is in one region as a whole. ``source``: the names of the
+    models, for the error."""
+    plans = [module.plan for module in modules if module.plan is not None and module.plan.flash]
+    apart = sum(_constant_bytes_in_accelerator_memory(module, board) for module in modules)
+    for number, memory in enumerate(board.flash_memories if plans else ()):
+        constants = sum(plan.flash[number].size for plan in plans) - (0 if number else apart)
+        used = constants + (need.least_code if memory.code else 0) + (0 if number else need.self_test)
+        if used > memory.size:
+            raise FitError(
+                f"{source} does not fit {board.name}: flash region {memory.name!r} is too small; "
+                f"got {used} bytes of constants and code, expected at most {memory.size}",
+                where=f"constants {constants}, code {used - constants}",
+                hint="choose a larger board, or a smaller network",
+            )
 
 
 def convert_link_overflow_error(
@@ -390,7 +414,9 @@ class NetworkBuilder:
             self.division.add_sources_and_decisions(module),
             io_in_arena=self.options.io_in_arena,
             memories=arena_memories(module, self.options, self.capacity),
-            flash_wait=self.target.flash_wait,
+            flash=constant_regions(
+                (module,), self.capacity, self.target.flash_wait, relocatable=self.options.relocatable
+            ),
             order_like=call_order_reference,
         )
         module = place_hot_code(module, self.options, self.capacity)

@@ -24,8 +24,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import SCALAR
 from microc.module import AppliedOperator, Call, ConstantOperand, Kernel, Module, Value, View
 from microc.ops import registry
+from microc.plan.code_and_constants import move_hot_code_to_memory
 from microc.plan.liveness import Overlaps
-from microc.plan.memories import move_hot_code_to_memory
 from microc.target import CodeMemory, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
