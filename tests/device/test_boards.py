@@ -13,7 +13,7 @@ from microc.base import file_access
 from microc.codegen.project.board_files import linker_script, render_board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
-from microc.target import CodeMemory, Fetching
+from microc.target import CodeMemory, Fetching, FlashMemory
 from tests.device.smoke import needs
 
 GOOD = (file_access.boards_folder() / "mps2-an386.toml").read_text()
@@ -284,10 +284,23 @@ def test_memories_for_tensors() -> None:
             "only weights",
         ),
         ('kind = "ram"', 'kind = "ram"\ncached = 1', "memory.1.cached"),
+        ('kind = "ram"', 'kind = "ram"\nholds = ["constants"]', "cannot hold constants"),
+        ('kind = "flash"', 'kind = "flash"\nholds = ["constants", "code"]', "cannot hold code"),
     ],
 )
 def test_mistakes_about_memories(tmp_path: Path, old: str, new: str, what: str) -> None:
     assert what in wrong(tmp_path, GOOD.replace(old, new, 1)).what
+
+
+def test_flash_for_constants() -> None:
+    """The first flash is for them on every board; the region with the code is known."""
+    assert load_board("host").flash_memories == ()
+    assert load_board("mps2-an386").flash_memories == (FlashMemory("code", 4 << 20, code=True),)
+    assert load_board("stm32f746g-disco").flash_memories == (
+        FlashMemory("flash", 1 << 20, 5 / 32, code=True),
+        FlashMemory("qspi", 16 << 20, 176 / 32, cached=True),
+    )
+    assert [m.code for m in load_board("d1-mini").flash_memories] == [False]
 
 
 def test_code_lies_in_one_memory(tmp_path: Path) -> None:
@@ -309,5 +322,11 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
 
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
-    text = (file_access.boards_folder() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
-    assert "holds is not supported on this board" in wrong(tmp_path, text).what
+    """Tensors are not beside its own data; external RAM is a region of its own, and flash has no constants of a region."""
+    text = (file_access.boards_folder() / "esp32-s3.toml").read_text()
+    flash = text.replace('kind = "flash"', 'kind = "flash"\nholds = ["constants"]', 1)
+    for holds in ('["tensors", "code"]', '["tensors"]'):
+        assert "holds is not supported on this board" in wrong(tmp_path, text.replace('["code"]', holds)).what
+    assert "holds is not supported on this board" in wrong(tmp_path, flash).what
+    external = load_board("esp32-wrover").memories
+    assert [(m.name, m.cached) for m in external] == [("sram", False), ("psram", True)]

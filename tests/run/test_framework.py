@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import microc
+from microc.base import file_access
 from microc.compiler.api import Program
 from microc.compiler.bundle import bundle
 from microc.device.boards import list_boards, load_board
@@ -35,7 +36,7 @@ def esp_idf(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs("cmake", "gcc", "make")
 def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
     """The project builds through its Makefile, and every kernel agrees over the line."""
-    assert BOARDS == ("esp32", "esp32-c6", "esp32-h2", "esp32-p4", "esp32-s2", "esp32-s3")
+    assert BOARDS == ("esp32", "esp32-c6", "esp32-h2", "esp32-p4", "esp32-s2", "esp32-s3", "esp32-wrover")
     program = microc.compile(digits.INT8, board=load_board("esp32-s3"))
     project = open_project(program.write(tmp_path / "project"))
     assert not (project.folder / "board" / "linker.ld").exists()
@@ -48,6 +49,29 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
         assert difference is None and len(layers) == len(device.kernels)
         assert device.stats().stack_bytes == 1000
         assert device.tick_hz == 240_000_000
+
+
+@needs("cmake", "gcc", "make")
+def test_tensors_in_external_ram_have_a_section_of_the_framework(esp_idf: None, tmp_path: Path) -> None:
+    """What the RAM of the stack does not hold is in an arena of its own, which the linker's fragment places."""
+    text = (file_access.boards_folder() / "esp32-s3.toml").read_text()
+    external = (file_access.boards_folder() / "esp32-wrover.toml").read_text()
+    external = external[external.index('[[memory]]\nname = "psram"') : external.index("[link]")]
+    path = tmp_path / "external_ram.toml"
+    path.write_text(text.replace("[link]", external + "[link]", 1))
+    program = microc.compile(digits.INT8, board=load_board(path), ram=612)
+    assert isinstance(program, Program)
+    assert "main/linker.lf" not in microc.compile(digits.INT8, board=load_board("esp32")).files()
+    project = open_project(program.write(tmp_path / "project"))
+    fragment = (project.folder / "main" / "linker.lf").read_text()
+    assert "entries:\n    .psram+\n" in fragment and "microc_external_ram -> extern_ram" in fragment
+    assert "LDFRAGMENTS linker.lf" in (project.folder / "main" / "CMakeLists.txt").read_text()
+    assert dict(build_project(project).sizes.sections)[".psram"] >= project.manifest["arenas"][1]["size"] > 0
+    with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
+        layers, difference = compare_board_with_host(
+            device, program.library(), draw_input_sets(device.project.manifest, device.inputs, 2), tolerance=0
+        )
+    assert difference is None and len(layers) == len(program.module.calls)
 
 
 @needs("cmake", "gcc", "make")

@@ -121,12 +121,13 @@ class Framework:
     """A vendor's framework that builds a project, as a template variable.
 
     ``target``: the framework's name of the chip. ``stack_bytes``: bytes of stack of the task that answers the serial line.
-    ``settings``: lines of the framework's configuration."""
+    ``settings``: lines of the framework's configuration. ``external_ram``: the regions of external RAM for tensors."""
 
     name: Word
     target: Word
     stack_bytes: int
     settings: tuple[Setting, ...]
+    external_ram: tuple[Name, ...]
 
 
 @frozen
@@ -246,9 +247,10 @@ def _render_framework_files(context: ProjectContext) -> dict[str, str]:
         return {}
     root = file_access.templates_folder() / "framework" / context.framework.name
     templates = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.j2"))
-    return {
+    files = {
         name.removesuffix(".j2"): render(f"framework/{context.framework.name}/{name}", context) for name in templates
     }
+    return {name: text for name, text in files.items() if text.strip()}
 
 
 def shared_arena(modules: Sequence[Module]) -> int:
@@ -305,6 +307,7 @@ def _project_context(
         Word(framework_data["target"]),
         board.raw["link"]["stack_bytes"],
         tuple(map(Setting, framework_data.get("settings", ()))),
+        tuple(Name(memory.name) for memory in board.memories[1:]),
     )
     names = [n.model.name for n in networks]
     cores = max(network.model.cores for network in networks)

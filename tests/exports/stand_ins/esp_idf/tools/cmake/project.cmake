@@ -1,6 +1,6 @@
 # Stand-ins for the functions of ESP-IDF that a project and a component call: the same meaning, for a program of this computer.
 function(idf_component_register)
-    cmake_parse_arguments(given "" "" "SRCS;INCLUDE_DIRS;REQUIRES;PRIV_REQUIRES" ${ARGN})
+    cmake_parse_arguments(given "" "" "SRCS;INCLUDE_DIRS;REQUIRES;PRIV_REQUIRES;LDFRAGMENTS" ${ARGN})
     get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
     add_library(component_${name} STATIC ${given_SRCS})
     target_include_directories(component_${name} PUBLIC ${given_INCLUDE_DIRS})
