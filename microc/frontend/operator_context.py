@@ -10,6 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Emitter
 from microc.frontend.signature import Floats, Ints, OperatorReader, Value
@@ -18,6 +19,13 @@ from microc.graph.ir import Attr, TensorType
 MAX_INTEGERS = 64
 """Largest number of elements of a constant operand that is read as a list of integers."""
 _NO_ATTRS: Mapping[str, Attr] = {}
+
+
+def slice_attributes(shape: Ints, axis: int, begin: int, end: int) -> Mapping[str, Attr]:
+    """Return the attributes of the operator ``slice`` for the elements ``begin`` to ``end`` (exclusive) along ``axis``."""
+    begins, ends = [0] * len(shape), list(shape)
+    begins[axis], ends[axis] = begin, end
+    return {"begin": tuple(begins), "end": tuple(ends), "strides": (1,) * len(shape)}
 
 
 class GraphValues(Protocol):
@@ -144,3 +152,71 @@ class OperatorContext(OperatorReader, Emitter, Protocol):
         if list(axes) == sorted(axes):
             return self.look_up(value)
         return self.emit("transpose", (value,), {"axes": tuple(axes)})
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return ``value`` cast to ``dtype``; the value itself if it has this dtype already."""
+        return value if value.dtype == dtype else self.emit("cast", (value,), {"dtype": dtype})
+
+    def slice(self, value: Value, begin: Sequence[int], end: Sequence[int]) -> Value:
+        """Return the elements of ``value`` from ``begin`` to ``end`` (exclusive) along each axis; the value itself if
+        these are all."""
+        if not any(begin) and tuple(end) == value.shape:
+            return value
+        attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * value.rank}
+        return self.emit("slice", (value,), attrs)
+
+    def slice_axis(self, value: Value, axis: int, begin: int, end: int) -> Value:
+        """Return the elements ``begin`` to ``end`` (exclusive) of ``value`` along ``axis``; see :meth:`slice`."""
+        if (begin, end) == (0, value.shape[axis]):
+            return value
+        return self.emit("slice", (value,), slice_attributes(value.shape, axis, begin, end))
+
+
+# ---- Formats whose operators are calls of Python: PyTorch and Keras.
+
+
+@frozen
+class NamedArguments:
+    """Arguments of a call, or settings of a layer, that are no tensors: attributes that Python objects store.
+
+    An argument that is None is absent."""
+
+    arguments: Mapping[str, Any]
+
+    def __contains__(self, name: str) -> bool:
+        return self.arguments.get(name) is not None
+
+    def argument(self, attribute_name: str) -> Any:
+        """Return an argument as it is stored."""
+        return self.arguments[attribute_name]
+
+    def flag(self, attribute_name: str) -> bool:
+        """Return a bool."""
+        return bool(self.arguments[attribute_name])
+
+    def integer(self, attribute_name: str) -> int:
+        """Return an integer."""
+        return int(self.arguments[attribute_name])
+
+    def integers(self, attribute_name: str) -> Ints:
+        """Return a list of integers; a single integer as a list of one."""
+        values = self.arguments[attribute_name]
+        return tuple(int(n) for n in (values if isinstance(values, Sequence) else (values,)))
+
+    def real(self, attribute_name: str) -> float:
+        """Return a number as a float."""
+        return float(self.arguments[attribute_name])
+
+    def reals(self, attribute_name: str) -> Floats:
+        """Return a list of numbers as floats."""
+        return tuple(float(number) for number in self.arguments[attribute_name])
+
+    def text(self, attribute_name: str) -> str:
+        """Return a text."""
+        return str(self.arguments[attribute_name])
+
+
+def expand_to_axes(values: Ints, axis_count: int) -> Ints:
+    """Return an argument such as a kernel size with one number for each of ``axis_count`` axes. A single number stands
+    for all axes."""
+    return values * axis_count if len(values) == 1 else values

@@ -29,8 +29,8 @@ The type of a parameter says what the converter receives, and what is checked be
 ``Annotated`` adds the markers below, such as :class:`Rank`. Signatures are inspected at the first call of a converter, so
 that importing a reader stays fast.
 
-In formats whose calls have named arguments (PyTorch), operands are found by the names of the parameters instead of by their
-order."""
+In formats whose calls have named arguments (PyTorch, Keras), operands are found by the names of the parameters instead of by
+their order."""
 
 from __future__ import annotations
 
@@ -177,6 +177,13 @@ class ReadWith:
     format has, such as the scales of integers."""
 
     read: Callable[[Any, int], Any]
+
+
+@frozen
+class PresentIf:
+    """Marker of an operand that the operator has only if ``test`` is true for the context."""
+
+    test: Callable[[Any], bool]
 
 
 @frozen
@@ -341,7 +348,8 @@ class OperandParameter:
 
     ``key``: what the context finds it by, its index or its name. ``method``: method of :class:`OperatorReader` that reads
     it. ``read_with``: function that reads it instead. ``default``: value if the input is absent; REQUIRED if it must not
-    be. ``attribute``: the attribute that it was before version ``first_opset`` of the operator set."""
+    be. ``attribute``: the attribute that it was before version ``first_opset`` of the operator set. ``is_present``: test
+    of the context for an operand that not every operator of this type has."""
 
     name: str
     index: int
@@ -353,6 +361,7 @@ class OperandParameter:
     rank: Rank | None
     attribute: AttributeParameter | None
     first_opset: int
+    is_present: Callable[[Any], bool] | None
 
     def read(self, context: OperatorReader) -> Any:
         """Return the operand; raise an error unless it is valid."""
@@ -523,6 +532,29 @@ def bind_converter(converter: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 _Converter = TypeVar("_Converter")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class ConverterTable:
+    """Converters of one subject by the name of the operator, in a format whose operands are found by name; each file of
+    operators has one. ``converter_type``: class of the format's converters."""
+
+    def __init__(self, converter_type: type[BoundConverter] = BoundConverter) -> None:
+        self.converter_type = converter_type
+        self.by_name: dict[str, BoundConverter] = {}
+
+    def register(self, *operator_names: str, **options: Any) -> Callable[[_Function], _Function]:
+        """Return a decorator that enters a function as the converter of the operators ``operator_names``.
+
+        The function's parameters are the operator's operands and attributes. A parameter that only some of the operators
+        have is optional. ``options``: further fields of the converter."""
+
+        def enter(function: _Function) -> _Function:
+            converter = self.converter_type(function, by_name=True, **options)
+            self.by_name.update(dict.fromkeys(operator_names, converter))
+            return function
+
+        return enter
 
 
 def merge_converters(*tables: Mapping[str, _Converter]) -> dict[str, _Converter]:
@@ -565,6 +597,7 @@ def _make_operand(
     attribute, first_opset, before = None, 0, _find_marker(markers, AttributeBefore)
     if before is not None:
         attribute, first_opset = _make_attribute(before.name or name, hint, default), before.opset
+    present_if = _find_marker(markers, PresentIf)
     return OperandParameter(
         name,
         index,
@@ -576,6 +609,7 @@ def _make_operand(
         _find_marker(markers, Rank),
         attribute,
         first_opset,
+        None if present_if is None else present_if.test,
     )
 
 

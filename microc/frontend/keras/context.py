@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context of the converter of a Keras layer: configuration, weights and operands of one call, and Keras's
-activations."""
+"""Context of the converter of a Keras layer: settings, weights and operands of one call, Keras's activations, and tables of
+converters.
+
+A converter's parameters (:mod:`microc.frontend.signature`) are the operands of the layer's call, then the arrays of its
+weights in Keras's order, then its settings and the other arguments of the call, with Keras's names and defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
 from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder, make_operator_emitter
-from microc.frontend.signature import Floats
+from microc.frontend.operator_context import NamedArguments, OperatorContext
+from microc.frontend.signature import REQUIRED, BoundConverter, Floats, Only, PresentIf, Value
 from microc.graph.ir import Attr
 from microc.ops.arithmetic import ACTIVATION_FUNCTIONS
 
@@ -76,14 +81,14 @@ class LayerWeights(ModelWeights, Protocol):
         name."""
 
 
-@dataclass(frozen=True)
-class LayerContext:
+@frozen
+class OpContext(OperatorContext):
     """Context of the converter of one call of a Keras layer.
 
-    ``builder`` is the builder of the graph, ``class_name`` the layer's class, ``config`` its configuration, ``weights``
-    its weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a
-    number. ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers
-    that wrap other layers."""
+    ``builder`` is the builder of the graph, ``class_name`` the layer's class, ``config`` its configuration, ``weights`` its
+    weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a number.
+    ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers that wrap
+    other layers. ``inputs`` are the operands and the arrays of weights by the names of the converter's parameters."""
 
     builder: GraphBuilder
     class_name: str
@@ -92,77 +97,72 @@ class LayerContext:
     operands: Sequence[Any]
     kwargs: Mapping[str, Any]
     converters: Mapping[str, Converter]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    constant_hint: ClassVar[str] = "make it a weight of the layer"
+
+    @property
+    def where(self) -> str:
+        """Location of the layer for error messages."""
+        return self.builder.where
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the layer's class and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.class_name}: {what}", where=self.builder.where, hint=hint)
+        raise UnsupportedError(f"{self.class_name}: {what}", where=self.where, hint=hint)
+
+    def broken(self, what: str) -> NoReturn:
+        """Raise UnsupportedError for a setting or an operand: Keras has built the layer, hence it is valid."""
+        self.refuse(what, "change the layer's settings, or build it from other layers")
+
+    # ---- Operands, weights and settings.
 
     @property
-    def has_int8_weights(self) -> bool:
-        """True if Keras quantised the layer with ``quantize("int8")``.
+    def attributes(self) -> NamedArguments:
+        """Settings of the layer, and the keyword arguments of its call."""
+        return NamedArguments({**self.kwargs, **self.config})
 
-        The weights are integers then, and the last of the layer's arrays contains the factors by which they were
-        multiplied."""
-        return read_dtype(self.config) == "int8"
+    def input_count(self) -> int:
+        """Return the number of operands."""
+        return len(self.operands)
 
-    @property
-    def first_operand(self) -> str:
-        """Name of the value that is the layer's first operand."""
-        return str(self.operands[0])
+    def has_input(self, name: str) -> bool:
+        """Test whether the layer has the operand or weight that a converter calls ``name``."""
+        return self.inputs.get(name) is not None
 
-    def shape(self, value: str = "") -> tuple[int, ...]:
-        """Return the shape of ``value``, by default of the layer's first operand."""
-        return self.builder.shape(value or self.first_operand)
+    def value(self, input_key: int | str) -> Value:
+        """Return an operand, by its index or by its name in the converter; a number becomes a constant."""
+        operand = self.operands[input_key] if isinstance(input_key, int) else self.inputs[input_key]
+        return self.look_up(operand) if isinstance(operand, str) else self.scalar(float(operand))
 
-    def read_weight_arrays(self, array_count: int) -> tuple[Array, ...]:
-        """Return the arrays of the layer's weights; ModelError if their number is not ``array_count``."""
-        arrays = self.weights.arrays()
-        if len(arrays) != array_count:
-            raise ModelError(f"weights: got {len(arrays)} arrays, expected {array_count}", where=self.builder.where)
-        return arrays
+    def constant(self, weight_name: str) -> Array:
+        """Return the array of the weight that the converter calls ``weight_name``."""
+        array: Array = self.inputs[weight_name]
+        return array
 
-    def read_setting_per_axis(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
-        """Return a setting of the layer, such as its strides, as one number for each of ``axis_count`` spatial axes.
+    # ---- Values and nodes of the graph.
 
-        An absent setting is 1 for every axis."""
-        setting = self.config.get(setting_name)
-        return (
-            (int(setting),) * axis_count
-            if isinstance(setting, int)
-            else tuple(int(n) for n in setting or (1,) * axis_count)
-        )
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node of microc's operator ``op``; return its result."""
+        return self.look_up(self.builder.emit(op, inputs, attrs))
 
-    def require_channels_last(self) -> None:
-        """Refuse the layer if its data format is channels first."""
-        if self.config.get("data_format", "channels_last") != "channels_last":
-            self.refuse(
-                "data_format: got 'channels_first', expected 'channels_last'",
-                "build it with data_format='channels_last'",
-            )
+    def new_constant(self, stem: str, data: Array) -> Value:
+        """Add a constant; its name is made unique from ``stem``."""
+        return self.look_up(self.builder.new_constant(stem, data))
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        return self.builder.emit(op, inputs, attrs)
+    def add_weight(self, stem: str, array: Array) -> Value:
+        """Add a float32 constant; its name is made unique from ``stem``."""
+        return self.new_constant(stem, np.ascontiguousarray(array, np.float32))
 
-    def add_constant(self, stem: str, array: Array) -> str:
-        """Add a float32 constant; return its name, which is made unique from ``stem``."""
-        return self.builder.new_constant(stem, np.ascontiguousarray(array, np.float32))
+    def scalar(self, number: float) -> Value:
+        """Add a float32 constant of shape ()."""
+        return self.look_up(self.builder.scalar(number))
 
-    def scalar(self, number: float) -> str:
-        return self.builder.scalar(number)
-
-    def reshape(self, value: str, shape: Sequence[int]) -> str:
-        return self.builder.reshape(value, shape)
-
-    def emit_configured_activation(self, value: str, setting_name: str = "activation") -> str:
-        """Apply the activation function that the setting ``setting_name`` contains to ``value``; return the result."""
-        return self.emit_activation(value, self.config.get(setting_name))
-
-    def emit_activation(self, input_value: str, activation: Any) -> str:
+    def emit_activation(self, input_value: str, activation: Any) -> Value:
         """Apply an activation function to ``input_value``; return the result.
 
         ``activation``: see :meth:`resolve_activation`."""
         name, parameters = self.resolve_activation(activation)
-        return ACTIVATION_FUNCTIONS[name].emit(make_operator_emitter(self.builder), input_value, *parameters)
+        emit_function = ACTIVATION_FUNCTIONS[name].emit
+        return self.look_up(emit_function(make_operator_emitter(self.builder), input_value, *parameters))
 
     def resolve_activation(self, activation: Any) -> tuple[str, Floats]:
         """Return microc's name of an activation function, and its parameters.
@@ -177,7 +177,89 @@ class LayerContext:
             self.refuse(f"activation {activation!r} is not supported", "use " + ", ".join(sorted(_ACTIVATIONS)))
         return function
 
+    def convert_inner_layer(self, layer_json: Mapping[str, Any], weights: LayerWeights, operand: str) -> Value:
+        """Convert a layer that this layer wraps, called on ``operand``; return its only result.
 
-Converter = Callable[[LayerContext], str | tuple[str, ...]]
+        ``layer_json``: class name and configuration of the wrapped layer."""
+        class_name = layer_json["class_name"]
+        converter = self.converters.get(class_name)
+        if converter is None:
+            self.refuse(f"layer: {class_name} is not supported", "use a layer that `microc operators` lists")
+        inner = replace(
+            self, class_name=class_name, config=layer_json["config"], weights=weights, operands=(operand,), kwargs={}
+        )
+        result = converter(inner)
+        if not isinstance(result, str):
+            self.refuse("a wrapped layer with several results is not supported", "wrap a layer with one result")
+        return self.look_up(result)
+
+
+Converter = Callable[[OpContext], str | tuple[str, ...]]
 """Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of
 names."""
+
+# ---- Signatures of converters: weights, and settings that many layers have.
+
+
+def has_int8_weights(context: OpContext) -> bool:
+    """Test whether Keras quantised the layer with ``quantize("int8")``.
+
+    The weights are integers then, and the last of the layer's arrays contains the factors by which they were
+    multiplied."""
+    return read_dtype(context.config) == "int8"
+
+
+def present_if(setting_name: str, default: bool = True) -> PresentIf:
+    """Return the marker of a weight that a layer has only if a setting of it is true."""
+    return PresentIf(lambda context: bool(context.config.get(setting_name, default)))
+
+
+Bias = Annotated[Array | None, present_if("use_bias")]
+Gamma = Annotated[Array | None, present_if("scale")]
+Beta = Annotated[Array | None, present_if("center")]
+Int8Factors = Annotated[Array | None, PresentIf(has_int8_weights)]
+ChannelsLast = Annotated[str, Only("channels_last", "build it with data_format='channels_last'")]
+
+
+@dataclass(frozen=True)
+class LayerConverter(BoundConverter):
+    """A converter together with its signature. ``weights_of``: attribute name of the inner layer that has the weights;
+    empty if it is the layer itself."""
+
+    weights_of: str = ""
+
+    def __call__(self, context: OpContext) -> Any:
+        return super().__call__(replace(context, inputs=self._bind_inputs(context)))
+
+    def _bind_inputs(self, context: OpContext) -> dict[str, Any]:
+        """Return the operands of a call and the arrays of its weights by the names of the converter's parameters.
+
+        Raise an error if their numbers are not those that the signature declares, or if the call has an argument that
+        the signature does not declare, such as a mask."""
+        signature = self.signature
+        operands = [operand for operand in signature.operands if operand.method != "constant"]
+        names = [operand.name for operand in operands]
+        undeclared = context.kwargs.keys() - {*names, *(a.name for a in signature.attributes), "training"}
+        for name in sorted(undeclared):
+            context.refuse(f"argument {name} of the call is not supported", f"call the layer without {name}")
+        inputs = {**context.kwargs, **dict(zip(names, context.operands, strict=False))}
+        is_missing = any(o.default is REQUIRED and o.name not in inputs for o in operands if not o.is_variadic)
+        if is_missing or (len(context.operands) > len(operands) and not signature.is_variadic):
+            context.refuse(
+                f"got {len(context.operands)} operands, expected {', '.join(names)}",
+                "call the layer on these tensors, by position",
+            )
+        weights = [
+            o for o in signature.operands if o.method == "constant" and (o.is_present is None or o.is_present(context))
+        ]
+        if len(operands) == len(
+            signature.operands
+        ):  # the layer's arrays, if any, are for training or for its converter
+            return inputs
+        inner = context.weights.weights_of_inner_layer(self.weights_of) if self.weights_of else context.weights
+        arrays = inner.arrays()
+        if len(arrays) != len(weights):
+            listed = ", ".join(weight.name for weight in weights)
+            what = f"weights: got {len(arrays)} arrays, expected {len(weights)}" + f" ({listed})" * bool(weights)
+            raise ModelError(what, where=context.where)
+        return inputs | {weight.name: array for weight, array in zip(weights, arrays, strict=True)}

@@ -4,455 +4,520 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Annotated, Literal
 
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.keras.context import Converter, LayerContext
+from microc.base.immutable import frozen
+from microc.frontend.keras.context import (
+    Beta,
+    Bias,
+    ChannelsLast,
+    Gamma,
+    Int8Factors,
+    LayerConverter,
+    OpContext,
+)
+from microc.frontend.operator_context import expand_to_axes
+from microc.frontend.signature import Argument, Axes, ConverterTable, Ints, Only, Value
 from microc.graph.ir import Attr
 from microc.ops.windows import compute_same_padding_of_axis
 
-# ---- Converters of dense layers, convolutions, pools, normalisations by learned statistics, activations and Embedding.
+CONVERTERS = ConverterTable(LayerConverter)
+Interpolation = Literal["nearest", "bilinear"]
+
+# ---- Converters of dense layers, convolutions and pools.
 
 
-def convert_dense(layer: LayerContext) -> str:
+@CONVERTERS.register("Dense")
+def convert_dense(
+    context: OpContext, x: Value, kernel: Array, bias: Bias, factors: Int8Factors, *, activation: Argument = None
+) -> Value:
     """Convert Dense, over the last axis. An int8 kernel of Keras is dequantised: divided by the factor of each unit."""
-    kernel, *others = layer.read_weight_arrays(1 + bool(layer.config["use_bias"]) + layer.has_int8_weights)
-    if layer.has_int8_weights:
-        kernel = kernel / others.pop()
-    bias = others
-    shape = layer.shape()
-    rows = layer.reshape(layer.first_operand, (prod(shape[:-1]), shape[-1]))
-    operands = [rows, layer.add_constant("kernel", kernel.T), *(layer.add_constant("bias", b) for b in bias)]
-    return layer.emit_configured_activation(
-        layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1]))
-    )
+    if factors is not None:
+        kernel = kernel / factors
+    rows = context.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+    operands = [rows, context.add_weight("kernel", kernel.T)]
+    operands += [] if bias is None else [context.add_weight("bias", bias)]
+    result = context.reshape(context.emit("dense", operands), (*x.shape[:-1], kernel.shape[1]))
+    return context.emit_activation(result, activation)
 
 
-def _resolve_window_padding(
-    layer: LayerContext, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
+@frozen
+class ConvolutionSettings:
+    """Settings of all convolutions."""
+
+    padding: Literal["valid", "same", "causal"] = "valid"
+    strides: Ints = (1,)
+    dilation_rate: Ints = (1,)
+    activation: Argument = None
+    data_format: ChannelsLast = "channels_last"
+
+
+@frozen
+class PoolSettings:
+    """Settings of all pools. Without strides a window follows the other."""
+
+    pool_size: Ints
+    strides: Ints | None = None
+    padding: Literal["valid", "same"] = "valid"
+    data_format: ChannelsLast = "channels_last"
+
+
+def _resolve_window_padding(mode: str, extents: Sequence[int], kernel: Ints, strides: Ints, dilation: Ints) -> Ints:
     """Return the padding of a convolution or pool: numbers of elements before each axis, then after each axis."""
-    match layer.config.get("padding", "valid"):
-        case "valid":
-            return (0,) * (2 * len(extents))
-        case "causal":
-            return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
-        case "same":
-            pairs = [
-                compute_same_padding_of_axis(*numbers)
-                for numbers in zip(extents, kernel, strides, dilation, strict=True)
-            ]
-            return (*(before for before, _ in pairs), *(after for _, after in pairs))
-        case other:
-            layer.refuse(f"padding: got {other!r}, expected 'valid', 'same' or 'causal'", "use valid or same")
+    if mode == "valid":
+        return (0,) * (2 * len(extents))
+    if mode == "causal":
+        return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
+    numbers = zip(extents, kernel, strides, dilation, strict=True)
+    pairs = [compute_same_padding_of_axis(*numbers_of_axis) for numbers_of_axis in numbers]
+    return (*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
-def _reshape_to_image(layer: LayerContext, value: str) -> str:
+def _reshape_to_image(context: OpContext, x: Value) -> Value:
     """Return a value (N, W, C) reshaped to (N, 1, W, C); a value of rank 4 unchanged."""
-    shape = layer.shape(value)
-    return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
+    return x if x.rank == 4 else context.reshape(x, (x.shape[0], 1, *x.shape[1:]))
 
 
-def _read_strides_and_dilations(layer: LayerContext) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the strides and the dilations of a convolution along rows and columns. For 1D data those of the rows are
-    1."""
-    count = len(layer.shape()) - 2
-    settings = (layer.read_setting_per_axis("strides", count), layer.read_setting_per_axis("dilation_rate", count))
-    return settings if count == 2 else ((1, *settings[0]), (1, *settings[1]))
+def _reshape_from_image(context: OpContext, result: Value, rank: int) -> Value:
+    """Return a result (N, 1, W, C) reshaped to ``rank`` axes; unchanged if it has them."""
+    return result if result.rank == rank else context.reshape(result, (result.shape[0], *result.shape[2:]))
+
+
+def _expand_to_image_axes(setting: Ints, x: Value) -> Ints:
+    """Return a setting with a number for the rows and the columns of an image. For 1D data that of the rows is 1."""
+    numbers = expand_to_axes(setting, x.rank - 2)
+    return numbers if x.rank == 4 else (1, *numbers)
+
+
+def _reshape_to_2d_kernel(kernel: Array) -> Array:
+    """Return a kernel with axes for rows and columns; that of a layer for 1D data has one row."""
+    return kernel[None] if kernel.ndim == 3 else kernel
 
 
 def _emit_conv2d(
-    layer: LayerContext, value: str, weight: Array, bias: Sequence[Array], groups: int, is_pointwise: bool = False
-) -> str:
-    """Emit a convolution with weights in the layout OHWI; 1D data are reshaped to images and back.
-
-    ``is_pointwise``: ignore the layer's strides, dilation and padding, for the second part of a separable
-    convolution."""
-    rank, image = len(layer.shape(value)), _reshape_to_image(layer, value)
-    strides, dilation = ((1, 1), (1, 1)) if is_pointwise else _read_strides_and_dilations(layer)
-    extents = layer.shape(image)[1:3]
-    padding = (
-        (0, 0, 0, 0) if is_pointwise else _resolve_window_padding(layer, extents, weight.shape[1:3], strides, dilation)
-    )
-    operands = [image, layer.add_constant("kernel", weight), *(layer.add_constant("bias", b) for b in bias)]
+    context: OpContext,
+    x: Value,
+    weight: Array,
+    bias: Array | None,
+    groups: int,
+    settings: ConvolutionSettings,
+) -> Value:
+    """Emit a convolution with weights in the layout OHWI; 1D data are reshaped to images and back."""
+    image = _reshape_to_image(context, x)
+    strides = _expand_to_image_axes(settings.strides, x)
+    dilation = _expand_to_image_axes(settings.dilation_rate, x)
+    padding = _resolve_window_padding(settings.padding, image.shape[1:3], weight.shape[1:3], strides, dilation)
+    operands = [image, context.add_weight("kernel", weight)]
+    operands += [] if bias is None else [context.add_weight("bias", bias)]
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
     }  # fmt: skip
-    result = layer.emit("conv2d", operands, attrs)
-    return result if rank == 4 else layer.reshape(result, (layer.shape(result)[0], *layer.shape(result)[2:]))
+    return _reshape_from_image(context, context.emit("conv2d", operands, attrs), x.rank)
 
 
-def convert_convolution(layer: LayerContext) -> str:
+@CONVERTERS.register("Conv1D", "Conv2D")
+def convert_convolution(
+    context: OpContext, x: Value, kernel: Array, bias: Bias, *, groups: int = 1, settings: ConvolutionSettings
+) -> Value:
     """Convert Conv1D and Conv2D, whose kernel is (H, W, input channels of a group, output channels)."""
-    layer.require_channels_last()
-    kernel, *bias = layer.read_weight_arrays(1 + bool(layer.config["use_bias"]))
-    kernel = kernel[None] if kernel.ndim == 3 else kernel
-    weight = kernel.transpose(3, 0, 1, 2)
-    return layer.emit_configured_activation(
-        _emit_conv2d(layer, layer.first_operand, weight, bias, int(layer.config.get("groups", 1)))
-    )
+    weight = _reshape_to_2d_kernel(kernel).transpose(3, 0, 1, 2)
+    result = _emit_conv2d(context, x, weight, bias, groups, settings)
+    return context.emit_activation(result, settings.activation)
 
 
 def _depthwise_kernel_as_ohwi(kernel: Array) -> Array:
     """Convert a depthwise kernel (H, W, channels, multiplier) to the layout OHWI with one input channel."""
-    kernel = kernel[None] if kernel.ndim == 3 else kernel
+    kernel = _reshape_to_2d_kernel(kernel)
     moved: Array = kernel.transpose(2, 3, 0, 1)
     return moved.reshape(-1, *kernel.shape[:2], 1)
 
 
-def convert_depthwise_convolution(layer: LayerContext) -> str:
+@CONVERTERS.register("DepthwiseConv1D", "DepthwiseConv2D")
+def convert_depthwise_convolution(
+    context: OpContext, x: Value, kernel: Array, bias: Bias, *, settings: ConvolutionSettings
+) -> Value:
     """Convert DepthwiseConv1D and DepthwiseConv2D."""
-    layer.require_channels_last()
-    kernel, *bias = layer.read_weight_arrays(1 + bool(layer.config["use_bias"]))
-    return layer.emit_configured_activation(
-        _emit_conv2d(layer, layer.first_operand, _depthwise_kernel_as_ohwi(kernel), bias, layer.shape()[-1])
-    )
+    result = _emit_conv2d(context, x, _depthwise_kernel_as_ohwi(kernel), bias, x.shape[-1], settings)
+    return context.emit_activation(result, settings.activation)
 
 
-def convert_separable_convolution(layer: LayerContext) -> str:
+@CONVERTERS.register("SeparableConv1D", "SeparableConv2D")
+def convert_separable_convolution(
+    context: OpContext,
+    x: Value,
+    depthwise_kernel: Array,
+    pointwise_kernel: Array,
+    bias: Bias,
+    *,
+    settings: ConvolutionSettings,
+) -> Value:
     """Convert SeparableConv1D and SeparableConv2D: a depthwise convolution, then a pointwise convolution."""
-    layer.require_channels_last()
-    kernel, points, *bias = layer.read_weight_arrays(2 + bool(layer.config["use_bias"]))
-    value = _emit_conv2d(layer, layer.first_operand, _depthwise_kernel_as_ohwi(kernel), (), layer.shape()[-1])
-    points = points[None] if points.ndim == 3 else points
-    return layer.emit_configured_activation(
-        _emit_conv2d(layer, value, points.transpose(3, 0, 1, 2), bias, 1, is_pointwise=True)
-    )
+    value = _emit_conv2d(context, x, _depthwise_kernel_as_ohwi(depthwise_kernel), None, x.shape[-1], settings)
+    weight = _reshape_to_2d_kernel(pointwise_kernel).transpose(3, 0, 1, 2)
+    result = _emit_conv2d(context, value, weight, bias, 1, ConvolutionSettings())
+    return context.emit_activation(result, settings.activation)
 
 
-def convert_convolution_transpose(layer: LayerContext) -> str:
+@CONVERTERS.register("Conv1DTranspose", "Conv2DTranspose")
+def convert_convolution_transpose(
+    context: OpContext,
+    x: Value,
+    kernel: Array,
+    bias: Bias,
+    *,
+    output_padding: Annotated[Argument, Only(None, "leave output_padding at None")] = None,
+    settings: ConvolutionSettings,
+) -> Value:
     """Convert Conv1DTranspose and Conv2DTranspose, whose kernel is (H, W, output channels, input channels).
 
     With the padding ``same`` the result has extent * stride elements along each axis.
     """
-    layer.require_channels_last()
-    if layer.config.get("output_padding") is not None:
-        layer.refuse("output_padding is not supported", "leave output_padding at None")
-    kernel, *bias = layer.read_weight_arrays(1 + bool(layer.config["use_bias"]))
-    rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
-    strides, dilation = _read_strides_and_dilations(layer)
+    kernel = _reshape_to_2d_kernel(kernel)
+    strides = _expand_to_image_axes(settings.strides, x)
+    dilation = _expand_to_image_axes(settings.dilation_rate, x)
     before, after = [], []
     for extent, stride, d in zip(kernel.shape[:2], strides, dilation, strict=True):
         reach = (extent - 1) * d + 1
-        total = reach - stride if layer.config["padding"] == "same" else min(reach - stride, 0)
+        total = reach - stride if settings.padding == "same" else min(reach - stride, 0)
         before.append(max(total, 0) // 2)
         after.append(total - before[-1])
-    operands = [
-        _reshape_to_image(layer, layer.first_operand),
-        layer.add_constant("kernel", kernel.transpose(2, 0, 1, 3)),
-    ]
-    operands += [layer.add_constant("bias", b) for b in bias]
+    operands = [_reshape_to_image(context, x), context.add_weight("kernel", kernel.transpose(2, 0, 1, 3))]
+    operands += [] if bias is None else [context.add_weight("bias", bias)]
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after)}
-    result = layer.emit("conv2d_transpose", operands, attrs)
-    shape = layer.shape(result)
-    return layer.emit_configured_activation(result if rank == 4 else layer.reshape(result, (shape[0], *shape[2:])))
+    result = context.emit("conv2d_transpose", operands, attrs)
+    return context.emit_activation(_reshape_from_image(context, result, x.rank), settings.activation)
 
 
-def make_pool_converter(op: str) -> Converter:
-    """Return the converter of a pool. The average of a window does not count padding."""
+def make_pool_converter(op: str, op_attrs: Mapping[str, Attr]) -> Callable[..., Value]:
+    """Return the converter of pools that become microc's operator ``op`` with ``op_attrs``."""
 
-    def convert_pool(layer: LayerContext) -> str:
-        layer.require_channels_last()
-        count = len(layer.shape()) - 2
-        kernel = layer.read_setting_per_axis("pool_size", count)
-        strides = layer.read_setting_per_axis("strides", count) if layer.config.get("strides") else kernel
-        if count == 1:
-            kernel, strides = (1, *kernel), (1, *strides)
-        image = _reshape_to_image(layer, layer.first_operand)
-        padding = _resolve_window_padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
+    def convert_pool(context: OpContext, x: Value, *, settings: PoolSettings) -> Value:
+        kernel = _expand_to_image_axes(settings.pool_size, x)
+        strides = _expand_to_image_axes(settings.strides or settings.pool_size, x)
+        image = _reshape_to_image(context, x)
+        padding = _resolve_window_padding(settings.padding, image.shape[1:3], kernel, strides, (1, 1))
         attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
-        if op == "avg_pool2d":
-            attrs["count_include_pad"] = False
-        result = layer.emit(op, (image,), attrs)
-        shape = layer.shape(result)
-        return result if count == 2 else layer.reshape(result, (shape[0], *shape[2:]))
+        return _reshape_from_image(context, context.emit(op, (image,), {**attrs, **op_attrs}), x.rank)
 
     return convert_pool
 
 
-def make_global_pool_converter(op: str) -> Converter:
+def make_global_pool_converter(op: str) -> Callable[..., Value]:
     """Return the converter of a global pool: a reduction ``op`` over all spatial axes."""
 
-    def convert_global_pool(layer: LayerContext) -> str:
-        layer.require_channels_last()
-        axes = tuple(range(1, len(layer.shape()) - 1))
-        return layer.emit(
-            op, (layer.first_operand,), {"axes": axes, "keepdims": bool(layer.config.get("keepdims", False))}
-        )
+    def convert_global_pool(
+        context: OpContext, x: Value, *, keepdims: bool = False, data_format: ChannelsLast = "channels_last"
+    ) -> Value:
+        return context.emit(op, (x,), {"axes": tuple(range(1, x.rank - 1)), "keepdims": keepdims})
 
     return convert_global_pool
 
 
-def _require_last_axis(layer: LayerContext) -> None:
+CONVERTERS.register("AveragePooling1D", "AveragePooling2D")(
+    make_pool_converter("avg_pool2d", {"count_include_pad": False})
+)
+CONVERTERS.register("MaxPooling1D", "MaxPooling2D")(make_pool_converter("max_pool2d", {}))
+for _name, _op in {"GlobalAveragePooling": "mean", "GlobalMaxPooling": "max"}.items():
+    CONVERTERS.register(*(f"{_name}{rank}D" for rank in (1, 2, 3)))(make_global_pool_converter(_op))
+
+
+# ---- Converters of normalisations.
+
+
+def _require_last_axis(context: OpContext, axes: Ints, x: Value) -> None:
     """Refuse a normalisation over other axes than the last one."""
-    axis, rank = layer.config.get("axis", -1), len(layer.shape())
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    if [a % rank for a in axes] != [rank - 1]:
-        layer.refuse(f"axis: got {axis}, expected the last axis", "normalise the last axis")
+    if axes != (x.rank - 1,):
+        context.refuse(f"axis: got {axes} of {x.rank} axes, expected the last axis", "normalise the last axis")
 
 
-def convert_batch_normalization(layer: LayerContext) -> str:
+def _emit_scale_and_offset(context: OpContext, x: Value, gamma: Array | None, beta: Array | None) -> Value:
+    """Emit x * ``gamma`` + ``beta``; an array that is None is left out."""
+    if gamma is not None:
+        x = context.emit("mul", (x, context.add_weight("gamma", gamma)))
+    return x if beta is None else context.emit("add", (x, context.add_weight("beta", beta)))
+
+
+def _emit_inverse_square_root(context: OpContext, mean_square: Value, epsilon: float) -> Value:
+    """Emit 1 / sqrt(``mean_square`` + ``epsilon``)."""
+    return context.emit("rsqrt", (context.emit("add", (mean_square, context.scalar(epsilon))),))
+
+
+def _emit_standardisation(context: OpContext, x: Value, axes: Ints, epsilon: float) -> Value:
+    """Emit (x - mean) / sqrt(variance + ``epsilon``) with mean and variance over ``axes``."""
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
+    centred = context.emit("sub", (x, context.emit("mean", (x,), over)))
+    variance = context.emit("mean", (context.emit("mul", (centred, centred)),), over)
+    return context.emit("mul", (centred, _emit_inverse_square_root(context, variance, epsilon)))
+
+
+@CONVERTERS.register("BatchNormalization")
+def convert_batch_normalization(
+    context: OpContext,
+    x: Value,
+    gamma: Gamma,
+    beta: Beta,
+    mean: Array,
+    variance: Array,
+    *,
+    axis: Axes = (-1,),
+    epsilon: float = 1e-3,
+) -> Value:
     """Convert BatchNormalization: x * factor + offset for each channel. Both are computed in float64 at compile
     time."""
-    _require_last_axis(layer)
-    scale, centre = bool(layer.config["scale"]), bool(layer.config["center"])
-    arrays = [a.astype(np.float64) for a in layer.read_weight_arrays(2 + scale + centre)]
-    gamma = arrays.pop(0) if scale else np.ones(1)
-    beta = arrays.pop(0) if centre else np.zeros(1)
-    mean, variance = arrays
-    factor = gamma / np.sqrt(variance + float(layer.config["epsilon"]))
-    scaled = layer.emit("mul", (layer.first_operand, layer.add_constant("factor", factor)))
-    return layer.emit("add", (scaled, layer.add_constant("offset", beta - mean * factor)))
+    _require_last_axis(context, axis, x)
+    factor = (1.0 if gamma is None else gamma.astype(np.float64)) / np.sqrt(variance.astype(np.float64) + epsilon)
+    offset = (0.0 if beta is None else beta.astype(np.float64)) - mean.astype(np.float64) * factor
+    scaled = context.emit("mul", (x, context.add_weight("factor", factor)))
+    return context.emit("add", (scaled, context.add_weight("offset", offset)))
 
 
-def convert_layer_normalization(layer: LayerContext) -> str:
-    _require_last_axis(layer)
-    scale, centre = bool(layer.config.get("scale", True)), bool(layer.config.get("center", True))
-    arrays = list(layer.read_weight_arrays(scale + centre))
-    over: Mapping[str, Attr] = {"axes": (len(layer.shape()) - 1,), "keepdims": True}
-    centred = layer.emit("sub", (layer.first_operand, layer.emit("mean", (layer.first_operand,), over)))
-    spread = layer.emit("mean", (layer.emit("mul", (centred, centred)),), over)
-    deviation = layer.emit("rsqrt", (layer.emit("add", (spread, layer.scalar(float(layer.config["epsilon"])))),))
-    value = layer.emit("mul", (centred, deviation))
-    if scale:
-        value = layer.emit("mul", (value, layer.add_constant("gamma", arrays.pop(0))))
-    return layer.emit("add", (value, layer.add_constant("beta", arrays.pop(0)))) if centre else value
+@CONVERTERS.register("LayerNormalization")
+def convert_layer_normalization(
+    context: OpContext, x: Value, gamma: Gamma, beta: Beta, *, axis: Axes = (-1,), epsilon: float = 1e-3
+) -> Value:
+    """Convert LayerNormalization over the last axis."""
+    _require_last_axis(context, axis, x)
+    return _emit_scale_and_offset(context, _emit_standardisation(context, x, axis, epsilon), gamma, beta)
 
 
-def convert_normalization(layer: LayerContext) -> str:
-    """Convert Normalization: (x - mean) / sqrt(variance). Mean and variance are constants that Keras's ``adapt``
-    computed."""
-    mean, variance = (a.astype(np.float64) for a in layer.weights.arrays()[:2])
-    centred = layer.emit("sub", (layer.first_operand, layer.add_constant("mean", mean)))
-    return layer.emit("mul", (centred, layer.add_constant("factor", 1 / np.maximum(np.sqrt(variance), 1e-7))))
+@CONVERTERS.register("GroupNormalization")
+def convert_group_normalization(
+    context: OpContext,
+    x: Value,
+    gamma: Gamma,
+    beta: Beta,
+    *,
+    groups: int,
+    axis: Axes = (-1,),
+    epsilon: float = 1e-3,
+) -> Value:
+    """Convert GroupNormalization of channels last.
+
+    Each group of channels is normalised over its channels and all axes except the batch. A group of -1 is a channel."""
+    _require_last_axis(context, axis, x)
+    channels = x.shape[-1]
+    groups = groups if groups > 0 else channels
+    if channels % groups:
+        context.refuse(
+            f"groups: got {groups}, expected a divisor of {channels}, the channels", "change the number of groups"
+        )
+    rows = context.reshape(x, (x.shape[0], prod(x.shape[1:-1]), groups, channels // groups))
+    value = context.reshape(_emit_standardisation(context, rows, (1, 3), epsilon), x.shape)
+    return _emit_scale_and_offset(context, value, gamma, beta)
 
 
-def convert_embedding(layer: LayerContext) -> str:
+@CONVERTERS.register("RMSNormalization")
+def convert_rms_normalization(
+    context: OpContext, x: Value, scale: Array, *, axis: Axes = (-1,), epsilon: float = 1e-6
+) -> Value:
+    """Convert RMSNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon) * scale."""
+    _require_last_axis(context, axis, x)
+    power = context.emit("mean", (context.emit("mul", (x, x)),), {"axes": axis, "keepdims": True})
+    value = context.emit("mul", (x, _emit_inverse_square_root(context, power, epsilon)))
+    return context.emit("mul", (value, context.add_weight("scale", scale)))
+
+
+@CONVERTERS.register("UnitNormalization")
+def convert_unit_normalization(context: OpContext, x: Value, *, axis: Axes = (-1,)) -> Value:
+    """Convert UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
+    over: Mapping[str, Attr] = {"axes": tuple(sorted(axis)), "keepdims": True}
+    power = context.emit("sum", (context.emit("mul", (x, x)),), over)
+    bounded = context.emit("maximum", (power, context.scalar(1e-12)))
+    return context.emit("mul", (x, context.emit("rsqrt", (bounded,))))
+
+
+@CONVERTERS.register("Normalization")
+def convert_normalization(
+    context: OpContext,
+    x: Value,
+    *,
+    axis: Axes = (-1,),
+    mean: Argument = None,
+    variance: Argument = None,
+    invert: bool = False,
+) -> Value:
+    """Convert Normalization: (x - mean) / sqrt(variance) for each position along ``axis``, or its inverse.
+
+    Mean and variance are settings, or weights that Keras's ``adapt`` computed, which a count of elements follows."""
+    statistics = context.weights.arrays()[:2] if mean is None else (mean, variance)
+    if len(statistics) != 2:
+        context.refuse("the file contains no mean and variance", "call adapt before you save the model")
+    kept = tuple(x.shape[k] for k in sorted(axis))
+    shape = tuple(x.shape[k] if k in axis else 1 for k in range(min(axis, default=x.rank), x.rank))
+    centre, variances = (np.broadcast_to(_decode_numbers(data), kept).reshape(shape) for data in statistics)
+    deviation = np.maximum(np.sqrt(variances), 1e-7)
+    if invert:
+        scaled = context.emit("mul", (x, context.add_weight("factor", deviation)))
+        return context.emit("add", (scaled, context.add_weight("mean", centre)))
+    centred = context.emit("sub", (x, context.add_weight("mean", centre)))
+    return context.emit("mul", (centred, context.add_weight("factor", 1 / deviation)))
+
+
+def _decode_numbers(data: Argument) -> Array:
+    """Return numbers of a setting or a weight in float64. Keras stores an array of a setting as an object with its
+    elements."""
+    return np.asarray(data["config"]["value"] if isinstance(data, Mapping) else data, np.float64)
+
+
+# ---- Converters of Embedding, activations and layers that wrap another one.
+
+
+@CONVERTERS.register("Embedding")
+def convert_embedding(
+    context: OpContext,
+    x: Value,
+    embeddings: Array,
+    factors: Int8Factors,
+    *,
+    mask_zero: Annotated[bool, Only(False, "set mask_zero=False")] = False,
+) -> Value:
     """Convert Embedding: gather rows of a table. int8 rows of Keras are dequantised: divided by the factor of each
     row."""
-    if layer.config.get("mask_zero"):
-        layer.refuse("mask_zero=True is not supported", "set mask_zero=False")
-    (table, *factors), indices = layer.read_weight_arrays(1 + layer.has_int8_weights), layer.first_operand
-    if factors:
-        table = table / factors[0].reshape(-1, 1)
-    if layer.builder.type(indices).dtype not in ("int32", "int64"):
-        indices = layer.emit("cast", (indices,), {"dtype": "int32"})
-    return layer.emit("gather", (layer.add_constant("table", table), indices), {"axis": 0})
+    table = embeddings if factors is None else embeddings / factors.reshape(-1, 1)
+    indices = x if x.dtype in ("int32", "int64") else context.cast(x, "int32")
+    return context.emit("gather", (context.add_weight("table", table), indices), {"axis": 0})
 
 
-def convert_relu(layer: LayerContext) -> str:
+@CONVERTERS.register("Activation")
+def convert_activation(context: OpContext, x: Value, *, activation: Argument) -> Value:
+    return context.emit_activation(x, activation)
+
+
+@CONVERTERS.register("ELU")
+def convert_elu(context: OpContext, x: Value, *, alpha: float = 1.0) -> Value:
+    return context.emit("elu", (x,), {"alpha": alpha})
+
+
+@CONVERTERS.register("LeakyReLU")
+def convert_leaky_relu(
+    context: OpContext, x: Value, *, negative_slope: float | None = None, alpha: float = 0.3
+) -> Value:
+    """Convert LeakyReLU, whose slope Keras 2 calls ``alpha``."""
+    return context.emit("leaky_relu", (x,), {"alpha": alpha if negative_slope is None else negative_slope})
+
+
+@CONVERTERS.register("ReLU")
+def convert_relu(
+    context: OpContext,
+    x: Value,
+    *,
+    max_value: float | None = None,
+    negative_slope: float = 0.0,
+    threshold: float = 0.0,
+) -> Value:
     """Convert ReLU: min(x, ``max_value``) if x > ``threshold``, else (x - ``threshold``) * ``negative_slope``.
 
     ``threshold`` is at least 0."""
-    slope, most = float(layer.config.get("negative_slope") or 0), layer.config.get("max_value")
-    threshold = float(layer.config.get("threshold") or 0)
-    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if most is None else float(most)}
-    if not threshold and most is None:
+    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if max_value is None else max_value}
+    if not threshold and max_value is None:
         return (
-            layer.emit("leaky_relu", (layer.first_operand,), {"alpha": slope})
-            if slope
-            else layer.emit("relu", (layer.first_operand,))
+            context.emit("leaky_relu", (x,), {"alpha": negative_slope})
+            if negative_slope
+            else context.emit("relu", (x,))
         )
-    if not threshold and not slope:
-        return layer.emit("clip", (layer.first_operand,), bounds)
-    edge = layer.scalar(threshold)
-    below = layer.emit("mul", (layer.emit("sub", (layer.first_operand, edge)), layer.scalar(slope)))
-    above = layer.first_operand if most is None else layer.emit("clip", (layer.first_operand,), bounds)
-    return layer.emit("where", (layer.emit("greater", (layer.first_operand, edge)), above, below))
+    if not threshold and not negative_slope:
+        return context.emit("clip", (x,), bounds)
+    edge = context.scalar(threshold)
+    below = context.emit("mul", (context.emit("sub", (x, edge)), context.scalar(negative_slope)))
+    above = x if max_value is None else context.emit("clip", (x,), bounds)
+    return context.emit("where", (context.emit("greater", (x, edge)), above, below))
 
 
-def convert_prelu(layer: LayerContext) -> str:
+@CONVERTERS.register("PReLU")
+def convert_prelu(context: OpContext, x: Value, alpha: Array) -> Value:
     """Convert PReLU: max(x, 0) + alpha * min(x, 0)."""
-    (alpha,) = layer.read_weight_arrays(1)
-    below = layer.emit("minimum", (layer.first_operand, layer.scalar(0.0)))
-    return layer.emit(
-        "add",
-        (layer.emit("relu", (layer.first_operand,)), layer.emit("mul", (below, layer.add_constant("alpha", alpha)))),
-    )
+    below = context.emit("minimum", (x, context.scalar(0.0)))
+    scaled = (context.emit("relu", (x,)), context.emit("mul", (below, context.add_weight("alpha", alpha))))
+    return context.emit("add", scaled)
 
 
-def convert_softmax(layer: LayerContext) -> str:
-    axis = layer.config.get("axis", -1)
-    return layer.emit("softmax", (layer.first_operand,), {"axis": int(axis if isinstance(axis, int) else axis[0])})
+@CONVERTERS.register("Softmax")
+def convert_softmax(context: OpContext, x: Value, *, axis: Ints = (-1,)) -> Value:
+    if len(axis) != 1:
+        context.refuse(f"axis: got {axis}, expected one axis", "reshape the data, so that one axis is summed")
+    return context.emit("softmax", (x,), {"axis": axis[0]})
 
 
-def convert_time_distributed(layer: LayerContext) -> str:
+@CONVERTERS.register("TimeDistributed")
+def convert_time_distributed(context: OpContext, x: Value, *, layer: Argument) -> Value:
     """Convert TimeDistributed: apply the wrapped layer to all time steps at once, as rows of a larger batch."""
-    inner = layer.config["layer"]
-    converter = layer.converters.get(inner["class_name"])
-    if converter is None:
-        layer.refuse(f"layer: {inner['class_name']} is not supported", "use a layer that `microc operators` lists")
-    shape = layer.shape()
-    rows = layer.reshape(layer.first_operand, (shape[0] * shape[1], *shape[2:]))
-    weights = layer.weights.weights_of_inner_layer("layer")
-    result = converter(
-        replace(layer, class_name=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
-    )
-    if not isinstance(result, str):
-        layer.refuse("a wrapped layer with several results is not supported", "wrap a layer with one result")
-    return layer.reshape(result, (*shape[:2], *layer.shape(result)[1:]))
+    rows = context.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+    result = context.convert_inner_layer(layer, context.weights.weights_of_inner_layer("layer"), rows)
+    return context.reshape(result, (*x.shape[:2], *result.shape[1:]))
 
 
-LAYER_CONVERTERS: Mapping[str, Converter] = {
-    "Activation": lambda layer: layer.emit_configured_activation(layer.first_operand),
-    "AveragePooling1D": make_pool_converter("avg_pool2d"),
-    "AveragePooling2D": make_pool_converter("avg_pool2d"),
-    "BatchNormalization": convert_batch_normalization,
-    "Conv1D": convert_convolution,
-    "Conv1DTranspose": convert_convolution_transpose,
-    "Conv2D": convert_convolution,
-    "Conv2DTranspose": convert_convolution_transpose,
-    "Dense": convert_dense,
-    "DepthwiseConv1D": convert_depthwise_convolution,
-    "DepthwiseConv2D": convert_depthwise_convolution,
-    "ELU": lambda layer: layer.emit("elu", (layer.first_operand,), {"alpha": float(layer.config.get("alpha", 1.0))}),
-    "Embedding": convert_embedding,
-    "GlobalAveragePooling1D": make_global_pool_converter("mean"),
-    "GlobalAveragePooling2D": make_global_pool_converter("mean"),
-    "GlobalAveragePooling3D": make_global_pool_converter("mean"),
-    "GlobalMaxPooling1D": make_global_pool_converter("max"),
-    "GlobalMaxPooling2D": make_global_pool_converter("max"),
-    "GlobalMaxPooling3D": make_global_pool_converter("max"),
-    "LayerNormalization": convert_layer_normalization,
-    "LeakyReLU": lambda layer: layer.emit(
-        "leaky_relu",
-        (layer.first_operand,),
-        {"alpha": float(layer.config.get("negative_slope", layer.config.get("alpha", 0.3)))},
-    ),
-    "MaxPooling1D": make_pool_converter("max_pool2d"),
-    "MaxPooling2D": make_pool_converter("max_pool2d"),
-    "Normalization": convert_normalization,
-    "PReLU": convert_prelu,
-    "ReLU": convert_relu,
-    "SeparableConv1D": convert_separable_convolution,
-    "SeparableConv2D": convert_separable_convolution,
-    "Softmax": convert_softmax,
-    "TimeDistributed": convert_time_distributed,
-}
+# ---- Converters of layers that resize or crop images.
 
 
-# ---- Converters of layers that normalise by statistics of their input, and of layers that resize or crop images.
-
-
-def convert_group_normalization(layer: LayerContext) -> str:
-    """Convert GroupNormalization of channels last.
-
-    Each group of channels is normalised over its channels and all axes except the batch."""
-    layer.require_channels_last()
-    config, shape = layer.config, layer.shape()
-    channels = shape[-1]
-    if int(config.get("axis", -1)) % len(shape) != len(shape) - 1:
-        layer.refuse(f"axis: got {config['axis']}, expected the last axis", "normalise the last axis")
-    groups = int(config["groups"]) if int(config["groups"]) > 0 else channels
-    if channels % groups:
-        layer.refuse(
-            f"groups: got {groups}, expected a divisor of {channels}, the channels", "change the number of groups"
-        )
-    scale, centre = bool(config.get("scale", True)), bool(config.get("center", True))
-    arrays = list(layer.read_weight_arrays(scale + centre))
-    rows = layer.reshape(layer.first_operand, (shape[0], prod(shape[1:-1]), groups, channels // groups))
-    over: Mapping[str, Attr] = {"axes": (1, 3), "keepdims": True}
-    centred = layer.emit("sub", (rows, layer.emit("mean", (rows,), over)))
-    spread = layer.emit("mean", (layer.emit("mul", (centred, centred)),), over)
-    value = layer.reshape(layer.emit("mul", (centred, _emit_inverse_square_root(layer, spread))), shape)
-    if scale:
-        value = layer.emit("mul", (value, layer.add_constant("gamma", arrays.pop(0))))
-    return layer.emit("add", (value, layer.add_constant("beta", arrays.pop(0)))) if centre else value
-
-
-def convert_rms_normalization(layer: LayerContext) -> str:
-    """Convert RMSNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon) * scale."""
-    axes, rank = layer.config.get("axis", -1), len(layer.shape())
-    if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
-        layer.refuse(f"axis: got {axes}, expected the last axis", "normalise the last axis")
-    (scale,) = layer.read_weight_arrays(1)
-    over: Mapping[str, Attr] = {"axes": (rank - 1,), "keepdims": True}
-    power = layer.emit("mean", (layer.emit("mul", (layer.first_operand, layer.first_operand)),), over)
-    value = layer.emit("mul", (layer.first_operand, _emit_inverse_square_root(layer, power)))
-    return layer.emit("mul", (value, layer.add_constant("scale", scale)))
-
-
-def convert_unit_normalization(layer: LayerContext) -> str:
-    """Convert UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
-    axes = layer.config.get("axis", -1)
-    rank, axes = len(layer.shape()), axes if isinstance(axes, (list, tuple)) else [axes]
-    over: Mapping[str, Attr] = {"axes": tuple(sorted(int(axis) % rank for axis in axes)), "keepdims": True}
-    power = layer.emit("sum", (layer.emit("mul", (layer.first_operand, layer.first_operand)),), over)
-    bounded = layer.emit("maximum", (power, layer.scalar(1e-12)))
-    return layer.emit("mul", (layer.first_operand, layer.emit("rsqrt", (bounded,))))
-
-
-def _emit_inverse_square_root(layer: LayerContext, mean_square: str) -> str:
-    """Emit 1 / sqrt(``mean_square`` + epsilon), with the layer's epsilon."""
-    epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
-    return layer.emit("rsqrt", (layer.emit("add", (mean_square, epsilon)),))
-
-
-def convert_resizing(layer: LayerContext) -> str:
+@CONVERTERS.register("Resizing")
+def convert_resizing(
+    context: OpContext,
+    x: Value,
+    *,
+    height: int,
+    width: int,
+    interpolation: Interpolation = "bilinear",
+    antialias: Annotated[bool, Only(False, "resize without antialias")] = False,
+    crop_to_aspect_ratio: Annotated[bool, Only(False, "crop with a layer of its own")] = False,
+    pad_to_aspect_ratio: Annotated[bool, Only(False, "pad with a layer of its own")] = False,
+    data_format: ChannelsLast = "channels_last",
+) -> Value:
     """Convert Resizing of an image. Input and output positions are aligned by the centres of pixels."""
-    layer.require_channels_last()
-    config = layer.config
-    interpolation = config.get("interpolation", "bilinear")
-    if interpolation not in ("nearest", "bilinear") or config.get("antialias"):
-        layer.refuse(
-            "antialias=True is not supported"
-            if config.get("antialias")
-            else f"interpolation: got {interpolation!r}, expected 'nearest' or 'bilinear'",
-            "use nearest or bilinear, without antialias",
-        )
-    if config.get("crop_to_aspect_ratio") or config.get("pad_to_aspect_ratio"):
-        layer.refuse(
-            "crop_to_aspect_ratio and pad_to_aspect_ratio are not supported", "crop or pad with layers of their own"
-        )
-    if layer.builder.type(layer.first_operand).dtype != "float32":
-        layer.refuse(
-            f"image: got {layer.builder.type(layer.first_operand).dtype}, expected float32",
-            "give the model a float32 input",
-        )
-    return emit_resample(layer, (int(config["height"]), int(config["width"])), is_bilinear=interpolation == "bilinear")
+    if x.dtype != "float32":
+        context.refuse(f"image: got {x.dtype}, expected float32", "give the model a float32 input")
+    return _emit_resample(context, x, (height, width), interpolation)
 
 
-def emit_resample(layer: LayerContext, result_extents: Sequence[int], *, is_bilinear: bool) -> str:
+@CONVERTERS.register("UpSampling1D", "UpSampling2D", "UpSampling3D")
+def convert_upsampling(
+    context: OpContext,
+    x: Value,
+    *,
+    size: Ints,
+    interpolation: Interpolation = "nearest",
+    data_format: ChannelsLast = "channels_last",
+) -> Value:
+    """Convert UpSampling1D, 2D and 3D by integer factors: repeat elements, or interpolate bilinearly."""
+    factors = expand_to_axes(size, x.rank - 2)
+    extents = [extent * factor for extent, factor in zip(x.shape[1:-1], factors, strict=True)]
+    return _emit_resample(context, x, extents, interpolation)
+
+
+def _emit_resample(context: OpContext, x: Value, result_extents: Sequence[int], interpolation: str) -> Value:
     """Emit the resampling of the spatial axes, which begin with axis 1, to ``result_extents``.
 
-    An element of the result is the nearest input element, or, if ``is_bilinear``, the weighted sum of two neighbours
-    along each axis."""
+    An element of the result is the nearest input element, or, if ``interpolation`` is bilinear, the weighted sum of two
+    neighbours along each axis."""
+    is_bilinear = interpolation == "bilinear"
     indices, weights = [], []
-    for extent, size in zip(layer.shape()[1:-1], result_extents, strict=True):
+    for extent, size in zip(x.shape[1:-1], result_extents, strict=True):
         source = (np.arange(size) + 0.5) * (extent / size)
         source = np.clip(source - 0.5, 0, extent - 1) if is_bilinear else np.minimum(np.floor(source), extent - 1)
         first = np.floor(source).astype(np.int64)
         pair = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
-        indices.append(layer.builder.new_constant("places", pair if is_bilinear else pair[:, :1]))
-        weights.append(layer.add_constant("shares", np.stack([1 - (source - first), source - first], axis=1)))
+        indices.append(context.new_constant("places", pair if is_bilinear else pair[:, :1]))
+        weights.append(context.add_weight("shares", np.stack([1 - (source - first), source - first], axis=1)))
     tables = indices + weights if is_bilinear else indices
-    return layer.emit("resample", (layer.first_operand, *tables), {"axes": tuple(range(1, 1 + len(indices)))})
+    return context.emit("resample", (x, *tables), {"axes": tuple(range(1, 1 + len(indices)))})
 
 
-def convert_center_crop(layer: LayerContext) -> str:
+@CONVERTERS.register("CenterCrop")
+def convert_center_crop(
+    context: OpContext, x: Value, *, height: int, width: int, data_format: ChannelsLast = "channels_last"
+) -> Value:
     """Convert CenterCrop: crop an image to its middle. Refuse an image that is smaller than the crop."""
-    layer.require_channels_last()
-    shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
-    rows = len(shape) - 3
-    if any(extent < size for extent, size in zip(shape[rows:], sizes, strict=False)):
-        layer.refuse(f"image: got {shape[rows : rows + 2]}, expected at least {sizes}", "give it a larger image")
-    begin, end = [0] * len(shape), list(shape)
-    for axis, size in enumerate(sizes, rows):
-        begin[axis] = (shape[axis] - size) // 2
+    rows = x.rank - 3
+    if x.shape[rows] < height or x.shape[rows + 1] < width:
+        context.refuse(
+            f"image: got {x.shape[rows : rows + 2]}, expected at least {(height, width)}", "give it a larger image"
+        )
+    begin, end = [0] * x.rank, list(x.shape)
+    for axis, size in enumerate((height, width), rows):
+        begin[axis] = (x.shape[axis] - size) // 2
         end[axis] = begin[axis] + size
-    return layer.emit(
-        "slice", (layer.first_operand,), {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
-    )
-
-
-NORMALISATION_CONVERTERS: Mapping[str, Converter] = {
-    "CenterCrop": convert_center_crop,
-    "GroupNormalization": convert_group_normalization,
-    "RMSNormalization": convert_rms_normalization,
-    "Resizing": convert_resizing,
-    "UnitNormalization": convert_unit_normalization,
-}
+    return context.slice(x, begin, end)

@@ -7,104 +7,126 @@ candidate for GRU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from microc.frontend.keras.context import Converter, LayerContext
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.frontend.keras.context import Bias, LayerConverter, OpContext
+from microc.frontend.signature import Argument, ConverterTable, Only, Value
 from microc.graph.ir import Attr
 from microc.ops.recurrent.cells import STATES
 
+CONVERTERS = ConverterTable(LayerConverter)
 _GATE_FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "rnn": ("activation",),
     "lstm": ("recurrent_activation", "activation", "activation"),
     "gru": ("recurrent_activation", "activation"),
 }
 """Settings that contain the activation functions of a layer of microc, in its order."""
+NoInitialState = Annotated[Argument, Only(None, "make the state an input and an output of the model")]
 
 
-def make_recurrent_converter(op: str) -> Converter:
+@frozen
+class RecurrentSettings:
+    """Settings of all recurrent layers, and the arguments of their calls. Only a GRU has ``reset_after``, only an LSTM or
+    a GRU ``recurrent_activation``."""
+
+    units: int
+    activation: Argument = "tanh"
+    recurrent_activation: Argument = "sigmoid"
+    return_sequences: bool = False
+    return_state: bool = False
+    go_backwards: bool = False
+    stateful: bool = False
+    reset_after: bool = True
+    initial_state: NoInitialState = None
+
+
+def make_recurrent_converter(op: str) -> Callable[..., Value | tuple[str, ...]]:
     """Return the converter of a layer that becomes microc's layer ``op`` over the second axis (time) of its data."""
 
-    def convert_recurrent(layer: LayerContext) -> str | tuple[str, ...]:
-        config = layer.config
-        if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
-            layer.refuse("initial_state is not supported", "make the state an input and an output of the model")
-        has_bias, returns_rows = bool(config["use_bias"]), bool(config.get("return_sequences"))
-        cell = replace(layer, weights=layer.weights.weights_of_inner_layer("cell"))
-        kernel, recurrent_kernel, *biases = cell.read_weight_arrays(2 + has_bias)
+    def convert_recurrent(
+        context: OpContext,
+        x: Value,
+        kernel: Array,
+        recurrent_kernel: Array,
+        bias: Bias,
+        *,
+        settings: RecurrentSettings,
+    ) -> Value | tuple[str, ...]:
         # A GRU with reset_after has a row of biases for the data, and a row for the state.
-        biases = [row for bias in biases for row in np.atleast_2d(bias)]
-        functions = [layer.resolve_activation(config[setting]) for setting in _GATE_FUNCTIONS[op]]
+        biases = [] if bias is None else list(np.atleast_2d(bias))
+        functions = [context.resolve_activation(getattr(settings, name)) for name in _GATE_FUNCTIONS[op]]
         attrs: dict[str, Attr] = {
-            "backwards": bool(config.get("go_backwards")),
-            "returns_rows": returns_rows,
+            "backwards": settings.go_backwards,
+            "returns_rows": settings.return_sequences,
             "optional": ("bias", "recurrent_bias")[: len(biases)],
             "activations": tuple(name for name, _ in functions),
             "activation_parameters": tuple(number for _, parameters in functions for number in parameters),
         }
         if op == "gru":
-            attrs["linear_before_reset"] = bool(config.get("reset_after", True))
-        states = _add_initial_states(layer, len(STATES[op]), (layer.shape()[0], int(config["units"])))
-        weights = [layer.add_constant("weight", matrix.T) for matrix in (kernel, recurrent_kernel)]
-        constants = [layer.add_constant("bias", bias) for bias in biases]
-        results = layer.builder.emit_all(op, (layer.first_operand, *weights, *states, *constants), attrs)
-        last_states = results[1:] if returns_rows else results
-        if config.get("stateful"):
+            attrs["linear_before_reset"] = settings.reset_after
+        states = _add_initial_states(context, len(STATES[op]), (x.shape[0], settings.units), settings.stateful)
+        weights = [context.add_weight("weight", matrix.T) for matrix in (kernel, recurrent_kernel)]
+        constants = [context.add_weight("bias", row) for row in biases]
+        results = context.builder.emit_all(op, (x, *weights, *states, *constants), attrs)
+        last_states = results[1:] if settings.return_sequences else results
+        if settings.stateful:
             for state, last in zip(states, last_states, strict=True):
-                layer.builder.update(state, last)
-        return (results[0], *last_states) if config.get("return_state") else results[0]
+                context.builder.update(state, last)
+        return (results[0], *last_states) if settings.return_state else context.look_up(results[0])
 
     return convert_recurrent
 
 
-def _add_initial_states(layer: LayerContext, state_count: int, state_shape: tuple[int, int]) -> tuple[str, ...]:
+for _name, _op in {"GRU": "gru", "LSTM": "lstm", "SimpleRNN": "rnn"}.items():
+    CONVERTERS.register(_name, weights_of="cell")(make_recurrent_converter(_op))
+
+
+def _add_initial_states(
+    context: OpContext, state_count: int, state_shape: tuple[int, int], is_stateful: bool
+) -> tuple[str, ...]:
     """Return the initial states.
 
     They are constants of zero, or, for a stateful layer, states of the graph, which keep their contents between
     runs."""
     zeros = np.zeros(state_shape, np.float32)
-    if not layer.config.get("stateful"):
-        return (layer.add_constant("zero", zeros),) * state_count
-    names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
-    if names[0] in layer.builder.types:
-        layer.refuse(
+    if not is_stateful:
+        return (context.add_weight("zero", zeros),) * state_count
+    names = [f"{context.weights.path}/state_{k}" for k in range(state_count)]
+    if names[0] in context.builder.types:
+        context.refuse(
             "a stateful layer is called twice, expected once", "make the state an input and an output of the model"
         )
-    return tuple(layer.builder.state(name, zeros) for name in names)
+    return tuple(context.builder.state(name, zeros) for name in names)
 
 
-def convert_bidirectional(layer: LayerContext) -> str:
+@CONVERTERS.register("Bidirectional")
+def convert_bidirectional(
+    context: OpContext,
+    x: Value,
+    *,
+    layer: Argument,
+    merge_mode: Literal["concat", "sum", "mul", "ave"] = "concat",
+    initial_state: NoInitialState = None,
+) -> Value:
     """Convert Bidirectional: run the wrapped layer forwards and backwards in time, and merge both results.
 
     A sequence that the backward layer returns is reversed first."""
-    merge_mode = layer.config.get("merge_mode")
-    if merge_mode not in ("concat", "sum", "mul", "ave"):
-        layer.refuse(f"merge_mode {merge_mode!r} is not supported", "use concat, sum, mul or ave")
-    inner, results = layer.config["layer"], []
+    results = []
+    if layer["class_name"] not in CONVERTERS.by_name:
+        context.refuse(f"layer: got {layer['class_name']}, expected SimpleRNN, GRU or LSTM", "wrap one of these layers")
     for part, backwards in (("forward_layer", False), ("backward_layer", True)):
-        config: dict[str, Any] = {**inner["config"], "go_backwards": backwards, "return_state": False}
-        converter = RECURRENT_CONVERTERS.get(inner["class_name"])
-        if converter is None:
-            layer.refuse(
-                f"layer: got {inner['class_name']}, expected SimpleRNN, GRU or LSTM", "wrap one of these layers"
-            )
-        result = converter(replace(layer, config=config, weights=layer.weights.weights_of_inner_layer(part)))
-        value = result if isinstance(result, str) else result[0]
+        config: dict[str, Any] = {**layer["config"], "go_backwards": backwards, "return_state": False}
+        weights = context.weights.weights_of_inner_layer(part)
+        value = context.convert_inner_layer({**layer, "config": config}, weights, x)
         if backwards and config.get("return_sequences"):
-            value = layer.emit("reverse", (value,), {"axes": (1,)})
+            value = context.emit("reverse", (value,), {"axes": (1,)})
         results.append(value)
     if merge_mode == "concat":
-        return layer.emit("concat", results, {"axis": -1})
-    total = layer.emit("mul" if merge_mode == "mul" else "add", results)
-    return layer.emit("mul", (total, layer.scalar(0.5))) if merge_mode == "ave" else total
-
-
-RECURRENT_CONVERTERS: Mapping[str, Converter] = {
-    "Bidirectional": convert_bidirectional,
-    "GRU": make_recurrent_converter("gru"),
-    "LSTM": make_recurrent_converter("lstm"),
-    "SimpleRNN": make_recurrent_converter("rnn"),
-}
+        return context.emit("concat", results, {"axis": -1})
+    total = context.emit("mul" if merge_mode == "mul" else "add", results)
+    return context.emit("mul", (total, context.scalar(0.5))) if merge_mode == "ave" else total

@@ -15,17 +15,14 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import operators_layers, operators_merge, operators_recurrent
-from microc.frontend.keras.context import Converter, LayerContext, LayerWeights, ModelWeights, read_dtype
+from microc.frontend.keras.context import LayerWeights, ModelWeights, OpContext, read_dtype
 from microc.frontend.model_limits import HDF5_MAGIC
+from microc.frontend.signature import merge_converters
 from microc.graph.ir import Graph
 
-CONVERTERS: Mapping[str, Converter] = {
-    **operators_merge.ATTENTION_CONVERTERS,
-    **operators_layers.LAYER_CONVERTERS,
-    **operators_merge.MERGE_CONVERTERS,
-    **operators_layers.NORMALISATION_CONVERTERS,
-    **operators_recurrent.RECURRENT_CONVERTERS,
-}
+CONVERTERS = merge_converters(
+    operators_layers.CONVERTERS.by_name, operators_merge.CONVERTERS.by_name, operators_recurrent.CONVERTERS.by_name
+)
 """Converters by the class name of the layer."""
 
 MODELS = ("Functional", "Model", "Sequential")
@@ -293,7 +290,7 @@ class _ModelReader:
                     where=self.builder.where,
                     hint="save the model before quantize(), or quantise only Dense and Embedding, to int8",
                 )
-            result = converter(LayerContext(self.builder, code, config, weights, tuple(operands), kwargs, CONVERTERS))
+            result = converter(OpContext(self.builder, code, config, weights, tuple(operands), kwargs, CONVERTERS))
             return list(result) if isinstance(result, tuple) else [result]
         except UnsupportedError as error:
             self.refusals.append(error)

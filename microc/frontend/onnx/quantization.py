@@ -48,11 +48,6 @@ def has_plain_scales(*scales_and_zero_points: Value | None) -> bool:
     )
 
 
-def cast_to(context: OpContext, value: Value, dtype: str) -> Value:
-    """Return ``value`` converted to ``dtype``, or ``value`` itself if it has this dtype."""
-    return value if value.dtype == dtype else context.emit("cast", (value,), {"dtype": dtype})
-
-
 def broadcast_scale(context: OpContext, scale: Value, data_shape: Sequence[int], channel_axis: int) -> Value:
     """Reshape or repeat a scale or zero point so that it broadcasts to ``data_shape``; return the result.
 
@@ -80,10 +75,7 @@ def broadcast_scale(context: OpContext, scale: Value, data_shape: Sequence[int],
         context.emit("broadcast_to", (separated,), {"shape": target}),
         [p * b for p, b in zip(scale.shape, blocks, strict=True)],
     )
-    if expanded.shape == tuple(data_shape):
-        return expanded
-    attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(data_shape), "strides": (1,) * rank}
-    return context.emit("slice", (expanded,), attrs)
+    return context.slice(expanded, (0,) * rank, data_shape)
 
 
 def broadcast_constant_scale(context: OpContext, array: Array, data_shape: Ints, channel_axis: int) -> Array:
@@ -113,7 +105,7 @@ def write_rounding_and_saturation(
     ``out_dtype``: dtype of the output."""
     levels = context.emit("round", (scaled,))
     if zero_point is not None:
-        levels = context.emit("add", (levels, cast_to(context, zero_point, "float32")))
+        levels = context.emit("add", (levels, context.cast(zero_point, "float32")))
     low, high = dtypes.int_range(out_dtype)
     low, high = (
         low >> dtypes.dtype_parts(out_dtype).bits - bit_count,
@@ -127,10 +119,10 @@ def subtract_zero_point(context: OpContext, data: Value, zero_point: Value | Non
     """Emit integers minus their zero points, as int32; return the result.
 
     ``channel_axis``: axis of the integers along which zero points per channel differ."""
-    integers = cast_to(context, data, "int32")
+    integers = context.cast(data, "int32")
     if zero_point is None:
         return integers
-    zeros = cast_to(context, broadcast_scale(context, zero_point, data.shape, channel_axis), "int32")
+    zeros = context.cast(broadcast_scale(context, zero_point, data.shape, channel_axis), "int32")
     return context.emit("sub", (integers, zeros))
 
 

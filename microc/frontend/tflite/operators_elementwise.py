@@ -415,7 +415,7 @@ def convert_bucketize(context: OpContext, x: Value, *, boundaries: Floats) -> No
             f"got {x.dtype} input and {len(boundaries)} boundaries, expected numbers and ascending boundaries",
             "give ascending boundaries, and float32, int32 or int64 data",
         )
-    real = x if x.dtype == "float32" else context.emit("cast", (x,), {"dtype": "float32"})
+    real = context.cast(x, "float32")
     apart = context.reshape(real, (*x.shape, 1))
     ends = context.new_constant("boundaries", np.array(boundaries, np.float32))
     above = context.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})

@@ -257,8 +257,7 @@ def convert_matrix_diag(context: OpContext, data: Moved) -> None:
     apart = context.reshape(data, (rows, extent, 1))
     spread = context.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
     flat = context.reshape(spread, (rows, extent * (extent + 1)))
-    attrs: Mapping[str, Attr] = {"begin": (0, 0), "end": (rows, extent * extent), "strides": (1, 1)}
-    context.result_reshape(context.emit("slice", (flat,), attrs), (*lead, extent, extent))
+    context.result_reshape(context.slice_axis(flat, 1, 0, extent * extent), (*lead, extent, extent))
 
 
 @CONVERTERS.register("MATRIX_SET_DIAG", dtypes=MOVABLE)

@@ -337,8 +337,8 @@ def convert_dilate(context: OpContext, data: Moved, factors: Ints, filler: Array
         padding = ((0, 0), (0, 0), (0, factor - 1), (0, 0))
         padded = context.emit("pad", (rows,), {"padding": padding, "value": filler.reshape(-1)[0].item()})
         joined = context.reshape(padded, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
-        end = (prod(shape[:axis]), (extent - 1) * factor + 1, prod(shape[axis + 1 :]))
-        data = context.emit("slice", (joined,), {"begin": (0, 0, 0), "end": end, "strides": (1, 1, 1)})
-        shape = (*shape[:axis], end[1], *shape[axis + 1 :])
+        spread = (extent - 1) * factor + 1
+        data = context.slice_axis(joined, 1, 0, spread)
+        shape = (*shape[:axis], spread, *shape[axis + 1 :])
         data = context.reshape(data, shape)
     context.result_reshape(data, shape)

@@ -78,14 +78,9 @@ def _emit_suppression(
 
 def _sort_corners(context: OpContext, boxes: Value) -> Value:
     """Return boxes (N, 4), each given by any two opposite corners, as (top, left, bottom, right)."""
-    corners = [_slice_columns(context, boxes, first, first + 2) for first in (0, 2)]
+    corners = [context.slice_axis(boxes, 1, first, first + 2) for first in (0, 2)]
     ends = [context.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
     return context.reshape(context.emit("concat", ends, {"axis": 1}), (boxes.shape[0], 4))
-
-
-def _slice_columns(context: OpContext, value: Value, begin: int, end: int) -> Value:
-    """Return columns ``begin`` to ``end`` - 1 of a matrix."""
-    return context.emit("slice", (value,), {"begin": (0, begin), "end": (value.shape[0], end), "strides": (1, 1)})
 
 
 def _emit_suppress_or_topk(
@@ -169,7 +164,7 @@ def convert_detection_post_process(
         context.broken(f"anchors: got shape {anchors.shape}, expected ({boxes}, 4)")
     corners = _decode_boxes(context, context.reshape(encodings, (boxes, depth)), anchors, options)
     flat = context.reshape(predictions, (boxes, shape[2]))
-    scores = flat if shape[2] == classes else _slice_columns(context, flat, 1, shape[2])
+    scores = flat if shape[2] == classes else context.slice_axis(flat, 1, 1, shape[2])
     (_emit_regular_nms if options.use_regular_nms else _emit_fast_nms)(context, corners, scores, options)
 
 
@@ -179,9 +174,9 @@ def _decode_boxes(context: OpContext, encodings: Value, anchors: Value, options:
 
     def emit_columns_divided_by_scales(first_column: int, scales: tuple[float, float]) -> Value:
         by = context.new_constant("scales", np.array([scales], np.float32))
-        return context.emit("div", (_slice_columns(context, encodings, first_column, first_column + 2), by))
+        return context.emit("div", (context.slice_axis(encodings, 1, first_column, first_column + 2), by))
 
-    centre, size = (_slice_columns(context, anchors, first, first + 2) for first in (0, 2))
+    centre, size = (context.slice_axis(anchors, 1, first, first + 2) for first in (0, 2))
     offset = context.emit("mul", (emit_columns_divided_by_scales(0, (y, x)), size))
     middle = context.emit("add", (offset, centre))
     sizes = context.emit("mul", (context.emit("exp", (emit_columns_divided_by_scales(2, (h, w)),)), size))
@@ -203,7 +198,7 @@ def _emit_fast_nms(context: OpContext, boxes: Value, scores: Value, options: _De
     classes_per_box, rows = options.classes_per_box, boxes.shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
     values, classes = _emit_suppress_or_topk(context, "topk", (scores,), top)
-    best = context.reshape(_slice_columns(context, values, 0, 1), (rows,))
+    best = context.reshape(context.slice_axis(values, 1, 0, 1), (rows,))
     indices, _, count = _emit_suppress_or_topk(
         context, "suppress", (boxes, best), _suppression_attributes(options, options.max_detections)
     )
@@ -448,8 +443,7 @@ def _slice_matrix(
     """Emit a slice of a matrix. The ranges are (begin, end). If the end of ``row_range`` is None, the slice contains
     all rows from its begin on."""
     last = matrix.shape[0] if row_range[1] is None else row_range[1]
-    attrs = {"begin": (row_range[0], column_range[0]), "end": (last, column_range[1]), "strides": (1, 1)}
-    return context.emit("slice", (matrix,), attrs)
+    return context.slice(matrix, (row_range[0], column_range[0]), (last, column_range[1]))
 
 
 def _emit_axis_reduction(context: OpContext, op: str, value: Value, axis: int) -> Value:

@@ -12,6 +12,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.frontend.operator_context import slice_attributes
 from microc.frontend.signature import Axis, Ints, Range, Rank, ReadWith, Value
 from microc.frontend.tflite.builder import ComputedSlice
 from microc.frontend.tflite.context import (
@@ -361,7 +362,7 @@ def convert_unpack(context: OpContext, data: Unchanged, *, axis: Axis) -> None:
     if count != shape[axis]:
         context.broken(f"got {count} outputs, expected {shape[axis]}, the extent of the axis")
     for position in range(count):
-        part = context.emit("slice", (data,), _axis_slice_attributes(shape, axis, position, position + 1))
+        part = context.slice_axis(data, axis, position, position + 1)
         context.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
@@ -574,22 +575,12 @@ def _clamp_range_to_axis(context: OpContext, begin: int, end: int, stride: int, 
     return (begin, end, stride) if (end - begin) * stride > 0 else (0, 0, 1)
 
 
-def _axis_slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end_element: int) -> dict[str, Attr]:
-    """Return the attributes of a ``slice`` node that contains elements ``first_element`` to ``end_element`` - 1 along
-    ``axis``.
-
-    The other axes are not sliced."""
-    begin = tuple(first_element if i == axis else 0 for i in range(len(shape)))
-    end = tuple(end_element if i == axis else extent for i, extent in enumerate(shape))
-    return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
-
-
 def _emit_consecutive_slices(context: OpContext, data: Value, axis: int, part_extents: Sequence[int]) -> None:
     """Define the operator's outputs as consecutive slices of ``data`` along an axis.
 
     ``part_extents``: extents of the slices along this axis."""
     first = 0
     for position, size in enumerate(part_extents):
-        attrs = _axis_slice_attributes(data.shape, axis, first, first + size)
+        attrs = slice_attributes(data.shape, axis, first, first + size)
         context.result("slice", (data,), attrs, position)
         first += size

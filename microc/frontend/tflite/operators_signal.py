@@ -163,14 +163,6 @@ def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, d
     return context.builder.define_state(name, type_, data, context.where)
 
 
-def _slice_last_axis(context: OpContext, value: Value, begin: int, end: int) -> Value:
-    """Return elements ``begin`` .. ``end`` - 1 along the last axis."""
-    shape = value.shape
-    lead = (0,) * (len(shape) - 1)
-    attrs: Mapping[str, Attr] = {"begin": (*lead, begin), "end": (*shape[:-1], end), "strides": (1,) * len(shape)}
-    return context.emit("slice", (value,), attrs)
-
-
 def _prepend_past_elements(context: OpContext, data: Value, past_length: int) -> Value:
     """Return the rows of ``data``, each preceded by the last ``past_length`` elements of earlier calls.
 
@@ -181,7 +173,7 @@ def _prepend_past_elements(context: OpContext, data: Value, past_length: int) ->
         return flat
     past = _define_named_state(context, "past", TensorType((flat.shape[0], past_length), data.dtype))
     joined = context.emit("concat", (past, flat), {"axis": 1})
-    context.builder.updates[past] = _slice_last_axis(context, joined, size, size + past_length)
+    context.builder.updates[past] = context.slice_axis(joined, -1, size, size + past_length)
     return joined
 
 
@@ -189,7 +181,7 @@ def _prepend_past_elements(context: OpContext, data: Value, past_length: int) ->
 def convert_signal_delay(context: OpContext, data: _Samples, *, delay_length: Annotated[int, Range(0, _MOST)]) -> None:
     """Convert SignalDelay: delay rows of samples by ``delay_length``, a number of samples."""
     joined = _prepend_past_elements(context, data, delay_length)
-    context.result_reshape(_slice_last_axis(context, joined, 0, data.shape[-1]), data.shape)
+    context.result_reshape(context.slice_axis(joined, -1, 0, data.shape[-1]), data.shape)
 
 
 @CONVERTERS.register("CUSTOM:SignalFramer", dtypes=("int16",))
@@ -368,9 +360,7 @@ def _crop_or_pad_image(context: OpContext, data: Value, row_count: int, column_c
     shape = data.shape
     *lead, height, width = shape
     cropped_shape = (*lead, min(height, row_count), min(width, column_count))
-    if cropped_shape != shape:
-        crop: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": cropped_shape, "strides": (1,) * len(shape)}
-        data = context.emit("slice", (data,), crop)
+    data = context.slice(data, (0,) * len(shape), cropped_shape)
     if cropped_shape[-2:] != (row_count, column_count):
         padding = ((0, 0),) * len(lead) + ((0, row_count - cropped_shape[-2]), (0, column_count - cropped_shape[-1]))
         data = context.emit("pad", (data,), {"padding": padding, "value": 0.0})
@@ -395,7 +385,7 @@ def _make_complex_part_converter(part_index: int) -> Callable[..., None]:
     """Make a converter of REAL (0) or IMAG (1)."""
 
     def convert_complex_part(context: OpContext, value: _Complex) -> None:
-        part = _slice_last_axis(context, value, part_index, part_index + 1)
+        part = context.slice_axis(value, -1, part_index, part_index + 1)
         context.result_reshape(part, value.shape[:-1])
 
     return convert_complex_part

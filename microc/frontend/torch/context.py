@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context of the converter of an ATen operator: arguments of the call, functions that append nodes to the graph, and tables
-of converters.
+"""Context of the converter of an ATen operator: arguments of the call, and functions that append nodes to the graph.
 
 A converter's parameters are the operator's arguments, with the names and defaults of ATen's schema
 (:mod:`microc.frontend.signature`). ``x`` is the argument that ATen calls ``self`` or ``input``."""
@@ -8,7 +7,7 @@ A converter's parameters are the operator's arguments, with the names and defaul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.operator_context import OperatorContext
-from microc.frontend.signature import BoundConverter, Floats, Ints, Value
+from microc.frontend.operator_context import NamedArguments, OperatorContext
+from microc.frontend.signature import Value
 from microc.graph.ir import Attr
 from microc.ops import registry
 
@@ -39,51 +38,6 @@ _DTYPE_PRESERVING = (
 arithmetic operators are computed in float32."""
 _FIRST_ARGUMENT = ("self", "input")
 """ATen's names of the argument that converters call ``x``."""
-
-
-def expand_to_axes(values: Ints, axis_count: int) -> Ints:
-    """Return an argument such as a kernel size with one number for each of ``axis_count`` axes. A single number stands
-    for all axes."""
-    return values * axis_count if len(values) == 1 else values
-
-
-@frozen
-class Attributes:
-    """Arguments of a call that are no tensors, read by name. An argument that is None is absent."""
-
-    arguments: Mapping[str, Any]
-
-    def __contains__(self, name: str) -> bool:
-        return self.arguments.get(name) is not None
-
-    def argument(self, attribute_name: str) -> Any:
-        """Return an argument as PyTorch has it."""
-        return self.arguments[attribute_name]
-
-    def flag(self, attribute_name: str) -> bool:
-        """Return a bool."""
-        return bool(self.arguments[attribute_name])
-
-    def integer(self, attribute_name: str) -> int:
-        """Return an integer."""
-        return int(self.arguments[attribute_name])
-
-    def integers(self, attribute_name: str) -> Ints:
-        """Return a list of integers; a single integer as a list of one."""
-        values = self.arguments[attribute_name]
-        return tuple(int(n) for n in (values if isinstance(values, Sequence) else (values,)))
-
-    def real(self, attribute_name: str) -> float:
-        """Return a number as a float."""
-        return float(self.arguments[attribute_name])
-
-    def reals(self, attribute_name: str) -> Floats:
-        """Return a list of numbers as floats."""
-        return tuple(float(number) for number in self.arguments[attribute_name])
-
-    def text(self, attribute_name: str) -> str:
-        """Return a text."""
-        return str(self.arguments[attribute_name])
 
 
 @frozen
@@ -119,9 +73,9 @@ class OpContext(OperatorContext):
     # ---- Arguments of the call.
 
     @property
-    def attributes(self) -> Attributes:
+    def attributes(self) -> NamedArguments:
         """Arguments of the call that are no tensors."""
-        return Attributes(self.arguments)
+        return NamedArguments(self.arguments)
 
     def input_count(self) -> int:
         """Return the number of arguments of the call, tensors or not."""
@@ -217,23 +171,3 @@ class OpContext(OperatorContext):
 Converter = Callable[[OpContext], Any]
 """Type of a converter: a function that appends the nodes for a call of an ATen operator. It returns the name of the
 result, or a tuple of names if the operator has several results."""
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class ConverterTable:
-    """Converters of one subject, by the name of the ATen operator; each file of operators has one."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Converter] = {}
-
-    def register(self, *operator_names: str) -> Callable[[_Function], _Function]:
-        """Return a decorator that enters a function as the converter of the operators ``operator_names``.
-
-        The function's parameters are the operator's arguments. A parameter that only some overloads have is optional."""
-
-        def enter(function: _Function) -> _Function:
-            converter = BoundConverter(function, by_name=True)
-            self.by_name.update(dict.fromkeys(operator_names, converter))
-            return function
-
-        return enter

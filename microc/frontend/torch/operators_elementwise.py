@@ -11,8 +11,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.frontend.graph_builder import make_operator_emitter
-from microc.frontend.signature import Argument, Ints, Only, Value
-from microc.frontend.torch.context import ConverterTable, OpContext
+from microc.frontend.signature import Argument, ConverterTable, Ints, Only, Value
+from microc.frontend.torch.context import OpContext
 from microc.graph.ir import Attr
 from microc.ops import arithmetic
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.signature import Argument, Floats, Ints, Value
-from microc.frontend.torch.context import ConverterTable, OpContext, expand_to_axes
+from microc.frontend.operator_context import expand_to_axes
+from microc.frontend.signature import Argument, ConverterTable, Floats, Ints, Value
+from microc.frontend.torch.context import OpContext
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
@@ -575,14 +576,10 @@ def _slice_direction(context: OpContext, stacked_states: Value, direction_index:
     """Return the initial state (N, U) of one direction of one layer.
 
     ``stacked_states``: states of all directions of all layers, (layers * directions, N, U)."""
-    count, batch, units = stacked_states.shape
     if stacked_states.constant is not None:
         return context.new_constant("state", stacked_states.constant[direction_index])
-    attrs: Mapping[str, Attr] = {
-        "begin": (direction_index, 0, 0), "end": (direction_index + 1, batch, units), "strides": (1, 1, 1)
-    }  # fmt: skip
-    own = stacked_states if count == 1 else context.emit("slice", (stacked_states,), attrs)
-    return context.reshape(own, (batch, units))
+    own = context.slice_axis(stacked_states, 0, direction_index, direction_index + 1)
+    return context.reshape(own, stacked_states.shape[1:])
 
 
 def _stack_states(context: OpContext, values: Sequence[str]) -> Value:

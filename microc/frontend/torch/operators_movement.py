@@ -10,8 +10,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.signature import Argument, Ints, Value
-from microc.frontend.torch.context import ConverterTable, OpContext
+from microc.frontend.signature import Argument, ConverterTable, Ints, Value
+from microc.frontend.torch.context import OpContext
 
 CONVERTERS = ConverterTable()
 
@@ -225,9 +225,7 @@ def convert_scatter_add(context: OpContext, x: Value, index: Value, src: Value, 
 
 def _emit_scatter(context: OpContext, x: Value, index: Value, src: Value, dim: int, reduction: str) -> Value:
     """Emit a scatter of the elements of ``src`` for which there is an index."""
-    if src.shape != index.shape:
-        attrs = {"begin": (0,) * index.rank, "end": index.shape, "strides": (1,) * index.rank}
-        src = context.emit("slice", (src,), attrs)
+    src = context.slice(src, (0,) * index.rank, index.shape)
     return context.emit("scatter_elements", (x, index, src), {"axis": dim % x.rank, "reduction": reduction})
 
 

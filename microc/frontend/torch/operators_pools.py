@@ -12,8 +12,9 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.signature import Ints, Value
-from microc.frontend.torch.context import ConverterTable, OpContext, expand_to_axes
+from microc.frontend.operator_context import expand_to_axes
+from microc.frontend.signature import ConverterTable, Ints, Value
+from microc.frontend.torch.context import OpContext
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 

@@ -17,6 +17,9 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.keras import reader
 from microc.frontend.keras.file import to_snake_case
+from microc.graph import interp
+from microc.graph.ir import Graph
+from microc.ops.meaning import reference_node_function
 from tests.frontend.run import library
 
 h5py = pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
@@ -77,6 +80,81 @@ def test_what_is_missing_or_unknown() -> None:
     with pytest.raises(UnsupportedError, match="'sine'"):
         layers = [dense("first", activation="sine")]
         reader.read_keras(archive(layers, {"dense": (KERNEL, BIAS)}, named=False), "by_hand.keras", {})
+
+
+def small(*layers: dict[str, Any], weights: Mapping[str, tuple[Array, ...]] | None = None) -> Graph:
+    """A model of three features whose layers have the settings given."""
+    return reader.read_keras(archive(list(layers), weights or {}, named=False), "by_hand.keras", {})
+
+
+def layer(class_name: str, **config: Any) -> dict[str, Any]:
+    return {"class_name": class_name, "config": {"name": "own", **config}}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (layer("Softmax", axis=[0, 1]), "Softmax: axis: got (0, 1), expected one axis"),
+        (layer("BatchNormalization", axis=0), "axis: got (0,) of 2 axes, expected the last axis"),
+        (layer("LayerNormalization", axis=2), "axis 2 of a tensor of rank 2, expected -2..1"),
+        (
+            layer("GlobalMaxPooling1D", data_format="channels_first"),
+            "data_format is channels_first, expected channels_last",
+        ),
+        (
+            layer("UpSampling1D", size=2, interpolation="bicubic"),
+            "interpolation is 'bicubic', expected nearest or bilinear",
+        ),
+        (layer("Normalization"), "the file contains no mean and variance"),
+        (layer("Dot", axes=1), "got 1 operands, expected x, y"),
+        (layer("RepeatVector", n="many"), "the configuration is broken"),
+        (layer("RepeatVector"), "the configuration is broken: KeyError('n')"),
+        (layer("TimeDistributed", layer=layer("Lambda")), "layer: Lambda is not supported"),
+        (layer("Bidirectional", layer=layer("Dense")), "layer: got Dense, expected SimpleRNN, GRU or LSTM"),
+        (layer("GroupNormalization", groups=2), "expected a divisor of 3"),
+    ],
+)
+def test_refused_settings(config: dict[str, Any], text: str) -> None:
+    """Each names the layer's class, the setting, what it is and what it may be."""
+    held = {"batch_normalization": (BIAS, BIAS, BIAS, BIAS), "layer_normalization": (BIAS[:3], BIAS[:3])}
+    held["group_normalization"] = held["layer_normalization"]
+    with pytest.raises(ModelError) as error:
+        small(config, weights=held)
+    assert text in str(error.value)
+
+
+def test_arguments_of_a_call_that_no_converter_declares_are_refused() -> None:
+    """A mask would change the result; ``training`` would not."""
+
+    def tensor(name: str) -> dict[str, Any]:
+        return {"class_name": "__keras_tensor__", "config": {"keras_history": [name, 0, 0]}}
+
+    def model(**kwargs: Any) -> bytes:
+        first = {"class_name": "InputLayer", "config": {"name": "x", "batch_shape": [None, 3]}, "inbound_nodes": []}
+        node = {"args": [tensor("x")], "kwargs": kwargs}
+        last = {**layer("Softmax"), "inbound_nodes": [node]}
+        config = {"name": "m", "layers": [first, last], "input_layers": [["x", 0, 0]], "output_layers": [["own", 0, 0]]}
+        with zipfile.ZipFile(io.BytesIO(archive([], {}, named=False))) as held:
+            members = {name: held.read(name) for name in held.namelist()}
+        return packed({**members, "config.json": json.dumps({"class_name": "Functional", "config": config}).encode()})
+
+    assert reader.read_keras(model(training=False, mask=None), "m.keras", {}).outputs
+    with pytest.raises(UnsupportedError, match="Softmax: argument mask of the call is not supported"):
+        reader.read_keras(model(mask=tensor("x")), "m.keras", {})
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_normalization_by_settings(invert: bool) -> None:
+    """Statistics of each feature, and those of all features, as an array that Keras stores as an object."""
+    stored = {"class_name": "__numpy__", "config": {"value": [4.0, 1.0, 0.25], "dtype": "float32"}}
+    by_feature = small(layer("Normalization", axis=[-1], mean=[1.0, 2.0, 3.0], variance=stored, invert=invert))
+    of_all = small(layer("Normalization", axis=[], mean=1.0, variance=4.0, invert=invert))
+    mean, deviation = np.array([1, 2, 3]), np.array([2, 1, 0.5])
+    for graph, m, d in ((by_feature, mean, deviation), (of_all, 1, 2)):
+        wanted = X * d + m if invert else (X - m) / d
+        np.testing.assert_allclose(
+            interp.run(graph, {"x": X}, reference_node_function(graph))[graph.outputs[0]], wanted, rtol=1e-6
+        )
 
 
 def test_paths_are_spelled_as_keras_does() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import zipfile
@@ -18,6 +19,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import reader
+from microc.frontend.signature import REQUIRED
 from microc.graph.ir import Graph
 from microc.ops.matrix.gemm import recover_quantised_weights
 from tests.frontend.mutate import survey
@@ -157,8 +159,8 @@ def test_other_attention_is_refused_with_words(tmp_path: Path) -> None:
     twice = layers.MultiHeadAttention(2, 4)
     for layer, values, kwargs, said in (
         (lambda a, **more: twice(a, a, **more), (x,), {"return_attention_scores": True}, "return_attention_scores"),
-        (lambda a: layers.MultiHeadAttention(2, 4)(a, a), (image,), {}, "data of rank 4"),
-        (lambda a: layers.EinsumDense("abc,bcd->abd", (7, 5))(a), (x,), {}, "the equation"),
+        (lambda a: layers.MultiHeadAttention(2, 4)(a, a), (image,), {}, "expected three axes"),
+        (lambda a: layers.EinsumDense("abc,bcd->abd", (7, 5))(a), (x,), {}, "equation: "),
         (lambda a: layers.Embedding(9, 4, mask_zero=True)(a), (keras.Input((7,)),), {}, "mask_zero"),
     ):
         assert said in refused(layer, tmp_path, *values, **kwargs)
@@ -265,7 +267,7 @@ def test_weights_that_keras_quantised(tmp_path: Path) -> None:
 def test_other_ways_of_keras_to_quantise_are_refused(tmp_path: Path) -> None:
     model = sequential((8,), layers.Dense(4))
     model.quantize("int4")
-    with pytest.raises(UnsupportedError, match="quantised by Keras"):
+    with pytest.raises(UnsupportedError, match="this quantisation of Keras"):
         reader.read_keras(saved(model, tmp_path), "model.keras", {})
 
 
@@ -285,6 +287,37 @@ def test_broken_files(tmp_path: Path) -> None:
 
     outcomes = survey(packed, parts["config.json"], 120, seed=2)
     assert outcomes["ModelError"] + outcomes["UnsupportedError"] > 20
+
+
+RENAMED = {"Divide": None, "TrueDivide": None, "GroupedQueryAttention": "GroupQueryAttention"}
+"""Keras's classes of layers whose own name differs; None for functions on tensors."""
+OF_OTHERS = {
+    *(("LeakyReLU", name) for name in ("alpha", "negative_slope")),
+    *((f"UpSampling{rank}D", "interpolation") for rank in (1, 3)),
+    *(("UpSampling1D", "data_format"), ("Cropping1D", "data_format"), ("MultiHeadAttention", "attention_axes")),
+    *(("Attention", "use_gate"), ("Attention", "sliding_window"), ("EinsumDense", "bias_axes")),
+    *(("LSTM", "reset_after"), ("SimpleRNN", "reset_after"), ("SimpleRNN", "recurrent_activation")),
+}
+"""Settings of Keras 2, those that a shared converter has for other layers, and those that are computed if they are None."""
+
+
+def keras_defaults(name: str) -> dict[str, Any]:
+    """Defaults of a layer's settings and of the arguments of its call."""
+    kind = getattr(layers, RENAMED.get(name) or name)
+    functions = [kind.call, *(base.__init__ for base in kind.__mro__ if base.__module__.startswith("keras.src.layers"))]
+    return {p.name: p.default for f in reversed(functions) for p in inspect.signature(f).parameters.values()}
+
+
+@pytest.mark.parametrize("name", [name for name in reader.CONVERTERS if RENAMED.get(name, name)])
+def test_signatures_are_those_of_keras(name: str) -> None:
+    defaults = keras_defaults(name)
+    for setting in reader.CONVERTERS[name].signature.attributes:
+        if (name, setting.name) in OF_OTHERS:
+            continue
+        default = defaults[setting.name]
+        expected = (default, (default,), *([default[:1]] if isinstance(default, tuple) else []))
+        if setting.name != "data_format" and setting.default is not REQUIRED:
+            assert setting.default in expected
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.builder import OnnxGraphBuilder
 from microc.frontend.onnx.context import ConverterTable, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
-from microc.frontend.onnx.operators.shape import concat_along_axis, slice_along_axis
+from microc.frontend.onnx.operators.shape import concat_along_axis
 from microc.frontend.signature import Ints, Subgraph, Value
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
@@ -444,7 +444,7 @@ def _emit_batched_scan(context: OpContext, values: Sequence[Value], body: Subgra
     """Emit one scan for each element of the batch, and concatenate the scans' results (Scan of opset 8)."""
     rows: list[list[Value]] = []
     for index in range(values[0].shape[0]):
-        parts = [slice_along_axis(context, value, 0, index, index + 1) for value in values]
+        parts = [context.slice_axis(value, 0, index, index + 1) for value in values]
         parts = [context.reshape(part, part.shape[1:]) for part in parts]
         results = [context.look_up(name) for name in _emit_scan(context, parts, body, axes, ())]
         rows.append([context.reshape(result, (1, *result.shape)) for result in results])

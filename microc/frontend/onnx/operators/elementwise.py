@@ -251,9 +251,7 @@ def convert_pow(context: OpContext, base: Value, exponent: Value) -> None:
         context.result("mul", (base, base))
         return
     real = base.dtype if base.dtype in FLOAT else "float64"
-    operands = [
-        value if value.dtype == real else context.emit("cast", (value,), {"dtype": real}) for value in (base, exponent)
-    ]
+    operands = [context.cast(value, real) for value in (base, exponent)]
     if real == base.dtype:
         context.result("pow", operands)
     else:

@@ -22,7 +22,7 @@ _Reduction = Literal["none", "add", "mul", "max", "min"]
 
 def _emit_integer_indices(context: OpContext, indices: Value) -> Value:
     """Return indices as int32 or int64; other dtypes are cast to int64."""
-    return indices if indices.dtype in ("int32", "int64") else context.emit("cast", (indices,), {"dtype": "int64"})
+    return indices if indices.dtype == "int32" else context.cast(indices, "int64")
 
 
 @CONVERTERS.register("GatherElements", dtypes=MOVABLE)

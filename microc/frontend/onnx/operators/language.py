@@ -11,7 +11,6 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.onnx.context import ConverterTable, OpContext
-from microc.frontend.onnx.operators.shape import slice_along_axis
 from microc.frontend.signature import Matrix, Only, Rank, SameDtype, Value
 from microc.graph.ir import Attr
 
@@ -119,10 +118,10 @@ def _rotate_pairs(context: OpContext, data: Value, cosine_and_sine: tuple[Value,
         context.broken(f"got {half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
-        both = context.reshape(slice_along_axis(context, data, 3, 0, 2 * half), pairs)
-        first, second = (context.reshape(slice_along_axis(context, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
+        both = context.reshape(context.slice_axis(data, 3, 0, 2 * half), pairs)
+        first, second = (context.reshape(context.slice_axis(both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
-        first, second = (slice_along_axis(context, data, 3, k * half, (k + 1) * half) for k in (0, 1))
+        first, second = (context.slice_axis(data, 3, k * half, (k + 1) * half) for k in (0, 1))
     make = make_operator_emitter(context)
     rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
@@ -134,7 +133,7 @@ def _rotate_pairs(context: OpContext, data: Value, cosine_and_sine: tuple[Value,
     joined = context.reshape(joined, (*shape[:3], 2 * half))
     if 2 * half == shape[3]:
         return joined
-    return context.emit("concat", (joined, slice_along_axis(context, data, 3, 2 * half, shape[3])), {"axis": 3})
+    return context.emit("concat", (joined, context.slice_axis(data, 3, 2 * half, shape[3])), {"axis": 3})
 
 
 # ---- ONNX Runtime's GroupQueryAttention: one or several steps of a language model, with a cache of keys and values.
@@ -224,7 +223,7 @@ def convert_group_query_attention(
     products: list[Value] = []
     for x in all_values:
         last = first + x.shape[1]
-        products.append(_emit_batched_matmul(context, slice_along_axis(context, shares, 2, first, last), x))
+        products.append(_emit_batched_matmul(context, context.slice_axis(shares, 2, first, last), x))
         first = last
     total = context.emit("add", products) if past else products[0]
     apart = context.reshape(total, (1, heads.query_head_count, heads.row_count, heads.head_width))
@@ -260,7 +259,7 @@ def _split_query_key_and_value(
     split_parts = []
     for part, count in zip(parts, counts, strict=True):
         last = first + count * sizes.head_width
-        part = slice_along_axis(context, query, 2, first, last) if key is None else part
+        part = context.slice_axis(query, 2, first, last) if key is None else part
         if part is None:
             context.broken("got a key without a value, expected both or none")
         first = last

@@ -397,9 +397,7 @@ def _slice_or_pad_axis(context: OpContext, value: Value, axis: int, target_exten
     result."""
     shape = value.shape
     if target_extent < shape[axis]:
-        end = tuple(target_extent if k == axis else e for k, e in enumerate(shape))
-        cut: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": end, "strides": (1,) * len(shape)}
-        return context.emit("slice", (value,), cut)
+        return context.slice_axis(value, axis, 0, target_extent)
     if target_extent > shape[axis]:
         padding = tuple((0, target_extent - e if k == axis else 0) for k, e in enumerate(shape))
         return context.emit("pad", (value,), {"padding": padding, "value": 0.0})

@@ -263,7 +263,7 @@ def convert_scaler(context: OpContext, x: Value, *, offset: Floats = (0.0,), sca
     """Convert Scaler, (x - offset) * scale.
 
     Offset and scale have one number for all features, or one for each feature."""
-    data = _emit_float32(context, x)
+    data = context.cast(x, "float32")
     width = data.shape[-1] if data.shape else 1
     for op, name, stated, neutral in (("sub", "offset", offset, 0.0), ("mul", "scale", scale, 1.0)):
         numbers = np.array(stated, np.float32)
@@ -279,7 +279,7 @@ def convert_normalizer(context: OpContext, x: Value, *, norm: Literal["MAX", "L1
     """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm.
 
     A row whose divisor is 0 is unchanged."""
-    data = _emit_float32(context, x)
+    data = context.cast(x, "float32")
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (data.rank - 1,), "keepdims": True}
     if norm == "MAX":
         divisor = context.emit("max", (data,), over)
@@ -339,7 +339,7 @@ def convert_one_hot_encoder(
     """Convert OneHotEncoder, which appends an axis with one element for each category.
 
     The element of the input's category is 1, the others are 0. With ``zeros`` = 0 an unknown category is an error."""
-    data = x if x.dtype == "int64" else context.emit("cast", (x,), {"dtype": "int64"})
+    data = context.cast(x, "int64")
     column = context.emit("reshape", (data,), {"shape": (*data.shape, 1)})
     hit = context.emit("equal", (column, context.new_constant("categories", np.array(cats_int64s, np.int64))))
     context.result("cast", (hit,), {"dtype": "float32"})
@@ -432,7 +432,7 @@ def convert_feature_vectorizer(context: OpContext, *inputs: Value) -> None:
 
 def _emit_float32_matrix(context: OpContext, value: Value) -> Value:
     """Return ``value`` as a float32 matrix; data that are no matrix become a single row."""
-    real = _emit_float32(context, value)
+    real = context.cast(value, "float32")
     return real if real.rank == 2 else context.reshape(real, (1, real.size))
 
 
@@ -440,8 +440,3 @@ def _emit_float32_matrix(context: OpContext, value: Value) -> Value:
 def convert_zip_map(context: OpContext, x: Value) -> None:
     """Convert ZipMap to an alias of its input, rows of scores. The dictionaries of scores by class are not built."""
     context.result_alias(x)
-
-
-def _emit_float32(context: OpContext, value: Value) -> Value:
-    """Return ``value`` converted to float32, or ``value`` itself if it has this dtype."""
-    return value if value.dtype == "float32" else context.emit("cast", (value,), {"dtype": "float32"})

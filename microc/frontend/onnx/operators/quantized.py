@@ -29,7 +29,6 @@ from microc.frontend.onnx.quantization import (
     ResultQuantization,
     broadcast_constant_scale,
     broadcast_scale,
-    cast_to,
     get_dequantize_attrs,
     get_quantize_attrs,
     has_plain_scales,
@@ -75,8 +74,8 @@ def convert_quantize_linear(
     bits = 4 if has_four_bits else dtypes.dtype_parts(out_dtype).bits
     is_plain = has_plain_scales(y_scale, y_zero_point) and not block_size
     if x.dtype != "float32" or bits == 4 or out_dtype not in _INTEGERS or not is_plain:
-        scale = cast_to(context, broadcast_scale(context, y_scale, x.shape, axis), "float32")
-        levels = context.emit("div", (cast_to(context, x, "float32"), scale))
+        scale = context.cast(broadcast_scale(context, y_scale, x.shape, axis), "float32")
+        levels = context.emit("div", (context.cast(x, "float32"), scale))
         zero = None if y_zero_point is None else broadcast_scale(context, y_zero_point, x.shape, axis)
         write_rounding_and_saturation(context, levels, zero, out_dtype, bits)
         return
@@ -122,10 +121,10 @@ def convert_dequantize_linear(
         zeros = broadcast_constant_scale(context, zeros, x.shape, axis)
         context.result_constant(np.ascontiguousarray((x.constant.astype(np.float32) - zeros) * scales))
         return
-    real = cast_to(context, subtract_zero_point(context, x, x_zero_point, axis), "float32")
-    scale = cast_to(context, broadcast_scale(context, x_scale, x.shape, axis), "float32")
+    real = context.cast(subtract_zero_point(context, x, x_zero_point, axis), "float32")
+    scale = context.cast(broadcast_scale(context, x_scale, x.shape, axis), "float32")
     product = context.emit("mul", (real, scale))
-    context.result_alias(cast_to(context, product, x_scale.dtype))
+    context.result_alias(context.cast(product, x_scale.dtype))
 
 
 @CONVERTERS.register("ConvInteger", dtypes=BYTES)
@@ -207,10 +206,10 @@ def _write_requantisation(
     """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
 
     The factor is the product of ``operand_scales`` divided by the result's scale."""
-    factor = context.emit("mul", [cast_to(context, scale, "float32") for scale in operand_scales])
-    divisor = cast_to(context, broadcast_scale(context, y.scale, (), 0), "float32")
+    factor = context.emit("mul", [context.cast(scale, "float32") for scale in operand_scales])
+    divisor = context.cast(broadcast_scale(context, y.scale, (), 0), "float32")
     factor = context.emit("div", (factor, divisor))
-    levels = context.emit("mul", (cast_to(context, sums, "float32"), factor))
+    levels = context.emit("mul", (context.cast(sums, "float32"), factor))
     if y.zero_point is None:
         context.broken("y_zero_point is missing; the operator requires it")
     zero = context.reshape(y.zero_point, ())

@@ -304,12 +304,8 @@ def _slice_direction(context: OpContext, value: Value, direction_index: int, dir
         return context.new_constant(
             f"{value}_{direction_index}", np.ascontiguousarray(np.take(value.constant, direction_index, direction_axis))
         )
-    begin, end = [0] * len(shape), list(shape)
-    begin[direction_axis], end[direction_axis] = direction_index, direction_index + 1
-    if shape[direction_axis] > 1:
-        attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
-        value = context.emit("slice", (value,), attrs)
-    return context.reshape(value, (*shape[:direction_axis], *shape[direction_axis + 1 :]))
+    own = context.slice_axis(value, direction_axis, direction_index, direction_index + 1)
+    return context.reshape(own, (*shape[:direction_axis], *shape[direction_axis + 1 :]))
 
 
 def _slice_rows(context: OpContext, value: Value, part_index: int, part_count: int) -> Value:
@@ -318,13 +314,7 @@ def _slice_rows(context: OpContext, value: Value, part_index: int, part_count: i
     if value.constant is not None:
         data = value.constant[part_index * extent : (part_index + 1) * extent]
         return context.new_constant(f"{value}_{part_index}", np.ascontiguousarray(data))
-    rest = value.shape[1:]
-    attrs: Mapping[str, Attr] = {
-        "begin": (part_index * extent, *(0,) * len(rest)),
-        "end": ((part_index + 1) * extent, *rest),
-        "strides": (1,) * value.rank,
-    }
-    return context.emit("slice", (value,), attrs)
+    return context.slice_axis(value, 0, part_index * extent, (part_index + 1) * extent)
 
 
 def _drop_forget_gate(context: OpContext, value: Value) -> Value:

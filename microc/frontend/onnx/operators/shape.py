@@ -13,6 +13,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext
+from microc.frontend.operator_context import slice_attributes
 from microc.frontend.signature import AttributeBefore, Axis, Image, Ints, SameDtype, Value
 from microc.graph.ir import Attr
 
@@ -272,25 +273,6 @@ def concat_along_axis(context: OpContext, values: Sequence[Value], axis: int, ou
     return context.write_node("concat", values, {"axis": axis}, output_name)
 
 
-def slice_along_axis(
-    context: OpContext, value: Value, axis: int, start_index: int, end_index: int, output_name: str = ""
-) -> Value:
-    """Slice elements ``start_index`` to ``end_index`` - 1 of ``value`` along ``axis``.
-
-    Return the result. If ``output_name`` is empty, the result has a new name, or is ``value`` itself if the slice
-    contains all elements."""
-    bounds = [(0, extent) for extent in value.shape]
-    bounds[axis] = (start_index, end_index)
-    attrs: Mapping[str, Attr] = {
-        "begin": tuple(b for b, _ in bounds),
-        "end": tuple(e for _, e in bounds),
-        "strides": (1,) * value.rank,
-    }
-    if output_name:
-        return context.write_node("slice", (value,), attrs, output_name)
-    return value if (start_index, end_index) == (0, value.shape[axis]) else context.emit("slice", (value,), attrs)
-
-
 @CONVERTERS.register("Slice", dtypes=MOVABLE)
 def convert_slice(
     context: OpContext,
@@ -361,7 +343,7 @@ def convert_split(
         elif part == 0:
             context.result_constant(_make_empty_array(data, axis), position)
         elif outputs[position]:
-            slice_along_axis(context, data, axis, first, first + part, outputs[position])
+            context.result("slice", (data,), slice_attributes(data.shape, axis, first, first + part), position)
         first += part
 
 
@@ -398,7 +380,7 @@ def select_elements(context: OpContext, value: Value, axis: int, element_indices
             f"the indices select {len(runs)} separate slices, expected at most {MAX_SLICES}",
             "make the indices an input of the network, so that Gather reads them at run time",
         )
-    return concat_along_axis(context, [slice_along_axis(context, value, axis, begin, end) for begin, end in runs], axis)
+    return concat_along_axis(context, [context.slice_axis(value, axis, begin, end) for begin, end in runs], axis)
 
 
 @CONVERTERS.register("Pad", dtypes=MOVABLE)
@@ -427,7 +409,7 @@ def convert_pad(
                 f"pads: got {widths} for shape {data.shape}, expected a result with elements",
                 "cut the network before this operator with --outputs",
             )
-        padded = slice_along_axis(context, padded, axis, max(-before, 0), data.shape[axis] + min(after, 0))
+        padded = context.slice_axis(padded, axis, max(-before, 0), data.shape[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if not any(before or after for before, after in widths):
         context.result_alias(padded)

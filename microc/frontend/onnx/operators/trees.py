@@ -41,7 +41,7 @@ def emit_feature_rows(context: OpContext, data: Value) -> Value:
         context.refuse(
             f"got features of shape {data.shape}, expected one or two axes", "give data of two axes, (rows, features)"
         )
-    return data if data.dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
+    return context.cast(data, "float32")
 
 
 def get_post_transform(context: OpContext, post_transform: str) -> str:
