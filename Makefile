@@ -71,6 +71,7 @@ docs: $(VENV)/.test
 	@$(PYTHON) -m microc options --markdown > docs/options.md
 	@$(PYTHON) -c "from microc.codegen.c.misra import render_misra_page; print(render_misra_page(), end='')" > docs/misra.md
 	@$(PYTHON) -m tests.json_schemas
+	@$(PYTHON) -m tests.compiler.test_typed
 
 wheel: $(VENV)/.test
 	@$(PYTHON) -m scripts.release

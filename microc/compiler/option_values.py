@@ -566,10 +566,8 @@ PATHS: frozenset[object] = frozenset({Path, parse_path, parse_input_value, read_
 """Parsers of words that are or contain the path of a file or a folder."""
 
 
-# ---- The keywords of ``**options`` and their types, for completion in editors and for type checkers. They must agree with the
-# table of options, :class:`~microc.compiler.options.Options`; tests compare the names and the accepted values.
-#
-# Instead of a mapping from the names of inputs or outputs to values, a single value for all of them is accepted.
+# ---- Types of the keywords of ``**options``, for completion in editors and for type checkers. The classes are generated from the
+# table of options (:class:`~microc.compiler.options.Options`) by ``python -m tests.compiler.test_typed``; the test compares them.
 
 Colour = Literal["rgb", "bgr", "gray"]
 Layout = Literal["NCHW", "NHWC"]
@@ -641,5 +639,5 @@ class CompileOptions(ReadingOptions, total=False):
     dump: str | Path | None
     cache: bool
     passes: Pass | Sequence[Pass]
-    instruments: Sequence[Instrument]
+    instruments: Instrument | Sequence[Instrument]
     schedules: ScheduleRule | Sequence[ScheduleRule]

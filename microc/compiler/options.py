@@ -56,6 +56,8 @@ class Option:
     - ``metavar``: placeholder of the word in ``--help``.
     - ``default``: description of the default.
     - ``path``: READ, WRITTEN or RUN if the value is the path of a file or folder; else empty.
+    - ``accepts``: annotation of the Python values that callers may give; empty if it follows from the field's annotation
+      (:class:`~microc.compiler.option_values.CompileOptions`, which is generated).
     """
 
     check: Check
@@ -69,6 +71,7 @@ class Option:
     metavar: str = ""
     default: str = ""
     path: str = ""
+    accepts: str = ""
 
     @property
     def text(self) -> str:
@@ -139,7 +142,7 @@ RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
-def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> Any:
+def _input_or_output_field(flag: str, metavar: str, help: str, details: str, accepts: str) -> Any:
     """Declare a field of :class:`Options` as an option that has a word for each input or output, by name."""
     return option_field(
         dict,
@@ -150,6 +153,7 @@ def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> 
         flag=flag,
         word=option_values.parse_named_word,
         metavar=metavar,
+        accepts=accepts,
     )
 
 
@@ -174,6 +178,7 @@ class Options:
         flag="--input-shape",
         word=option_values.parse_shape,
         metavar="NAME=1,3,8",
+        accepts="Mapping[str, tuple[int, ...]] | None",
     )
     input_values: Mapping[str, option_values.InputValue] = option_field(
         dict,
@@ -189,6 +194,7 @@ class Options:
         word=option_values.parse_input_value,
         path=READ,
         metavar="NAME=VALUE",
+        accepts="Mapping[str, Any] | None",
     )
     example_inputs: Any = option_field(
         (),
@@ -232,12 +238,14 @@ class Options:
         "[NAME=]DTYPE",
         "dtype of an input: float32 (the network quantises it) or int8 (the caller does)",
         details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
+        accepts="str | Mapping[str, str]",
     )
     input_layout: Mapping[str, str] = _input_or_output_field(
         "--input-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of an input (without a name: of all inputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
+        accepts="Layout | Mapping[str, Layout]",
     )
     input_normalize: Mapping[str, option_values.Normalization] = option_field(
         dict,
@@ -251,6 +259,7 @@ class Options:
         flag="--input-normalize",
         word=option_values.parse_normalization,
         metavar="[NAME=]MEAN STD",
+        accepts="tuple[Reals, Reals] | Mapping[str, tuple[Reals, Reals]]",
     )
     input_colour: Mapping[str, str] = option_field(
         dict,
@@ -264,6 +273,7 @@ class Options:
         flag="--input-colour",
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(COLOURS),
+        accepts="Colour | Mapping[str, Colour]",
     )
     input_frame: Mapping[str, tuple[int, int]] = option_field(
         dict,
@@ -274,6 +284,7 @@ class Options:
         flag="--input-frame",
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
+        accepts="tuple[int, int] | Mapping[str, tuple[int, int]]",
     )
     input_crop: Mapping[str, tuple[int, int]] = option_field(
         dict,
@@ -284,6 +295,7 @@ class Options:
         flag="--input-crop",
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
+        accepts="tuple[int, int] | Mapping[str, tuple[int, int]]",
     )
     input_resize: Mapping[str, str] = option_field(
         dict,
@@ -295,6 +307,7 @@ class Options:
         flag="--input-resize",
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(RESIZING),
+        accepts="Resizing | Mapping[str, Resizing]",
     )
     output_dtype: Mapping[str, str] = _input_or_output_field(
         "--output-dtype",
@@ -303,12 +316,14 @@ class Options:
         details=(
             "With float32, microc adds the dequantisation of the output; with int8, it removes the network's own."
         ),
+        accepts="str | Mapping[str, str]",
     )
     output_layout: Mapping[str, str] = _input_or_output_field(
         "--output-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of an output (without a name: of all outputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
+        accepts="Layout | Mapping[str, Layout]",
     )
     rename: Mapping[str, str] = option_field(
         dict,
@@ -329,6 +344,7 @@ class Options:
         word=option_values.parse_path,
         path=RUN,
         metavar="FILE.py",
+        accepts="str | Path | Plugin | Sequence[str | Path | Plugin]",
     )
     learn: Head | Path | None = option_field(
         None,
@@ -339,6 +355,7 @@ class Options:
         word=Path,
         path=READ,
         metavar="FILE.toml",
+        accepts="str | Path | Mapping[str, Any] | Head | None",
     )
     bounds: Mapping[str, Bound] = option_field(
         dict,
@@ -348,6 +365,7 @@ class Options:
         flag="--bound",
         word=option_values.parse_bound,
         metavar="NAME=[MIN:]MAX[:STEP]",
+        accepts="Mapping[str, Sizes]",
     )
     class_names: tuple[str, ...] = option_field(
         (),
@@ -358,6 +376,7 @@ class Options:
         word=option_values.read_text_lines,
         path=READ,
         metavar="FILE",
+        accepts="Sequence[str]",
     )
     self_test: Path | None = option_field(
         None,
@@ -529,6 +548,7 @@ class Options:
         flag="--flash",
         word=option_values.parse_bytes,
         metavar="BYTES",
+        accepts="int | str",
     )
     ram: int = option_field(
         0,
@@ -539,6 +559,7 @@ class Options:
         flag="--ram",
         word=option_values.parse_bytes,
         metavar="BYTES",
+        accepts="int | str",
     )
     code_in_ram: bool = option_field(
         False,
@@ -591,6 +612,7 @@ class Options:
         word=option_values.parse_backend_and_library,
         path=RUN,
         metavar="NAME[=PATH]",
+        accepts="str | Mapping[str, str | Path]",
     )
     external_choice: str = choice_field(
         "cost",
@@ -609,6 +631,7 @@ class Options:
         flag="--stream",
         word=option_values.parse_axis,
         metavar="[INPUT=]AXIS",
+        accepts="int | Mapping[str, int]",
     )
     hop: int = option_field(
         0,
@@ -632,6 +655,7 @@ class Options:
         flag="--stream-allow",
         word=option_values.parse_names,
         metavar=",".join(LATE),
+        accepts="Late | Collection[Late]",
     )
     dump: Path | None = option_field(
         None,

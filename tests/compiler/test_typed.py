@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of ``**options`` say what the table of options says, and a type checker refuses what the compiler does."""
+"""The types of ``**options`` say what the table of options says, and a type checker refuses what the compiler does.
+
+``python -m tests.compiler.test_typed`` writes them from the table."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
 import microc
-from microc.compiler.option_values import Colour, CompileOptions, Late, ReadingOptions, Resizing
-from microc.compiler.options import COLOURS, LATE, OPTIONS, READING, RESIZING, make_options
+from microc.compiler.option_values import Colour, CompileOptions, Late, Resizing
+from microc.compiler.options import COLOURS, LATE, OPTIONS, READING, RESIZING, Option, Options, make_options
 from microc.plugin import Plugin
 from microc.schedule.rules import ScheduleRule
 from microc.transform.pass_context import Instrument, Pass
@@ -19,22 +22,57 @@ from microc.transform.training.learning import Head
 from tests.test_options import VALUES
 
 ROOT = Path(microc.__file__).parent
-HINTS: dict[str, Any] = get_type_hints(
-    CompileOptions, localns={each.__name__: each for each in (Plugin, ScheduleRule, Instrument, Pass, Head)}
+TYPES = ROOT / "compiler/option_values.py"
+FIRST, SECOND = (
+    (
+        "class ReadingOptions(TypedDict, total=False):",
+        "Options for reading a model: the keywords of :func:`microc.load` and :func:`microc.quantize`.",
+    ),
+    (
+        "class CompileOptions(ReadingOptions, total=False):",
+        "Options of a compilation: keywords of :func:`microc.compile`, ``report``, ``explain``, ``verify`` and ``tune``.\n\n"
+        "    A function that passes the options on declares ``def mine(**options: Unpack[microc.CompileOptions])``.\n"
+        "    docs/options.md describes each option.\n    ",
+    ),
 )
+"""First line and docstring of each class."""
 
 
-def test_every_option_has_a_type() -> None:
-    assert set(HINTS) == set(OPTIONS)
-    assert set(ReadingOptions.__annotations__) == {name for name, each in OPTIONS.items() if each.group == READING}
-    assert not CompileOptions.__required_keys__
+def accepted_type(name: str, option: Option) -> str:
+    """Annotation of the Python values that an option accepts: a few words, a name for several, a text for a path."""
+    if option.accepts or option.words:
+        words = [*option.words.values()]
+        return option.accepts or ("bool" if isinstance(words[0], bool) else f"Literal{words}".replace("'", '"'))
+    annotation: str = Options.__annotations__[name]
+    element = re.fullmatch(r"(?:tuple|frozenset)\[(\w+)(?:, \.\.\.)?\]", annotation)
+    if element is not None:
+        return f"{element[1]} | {'Collection' if element[1] == 'str' else 'Sequence'}[{element[1]}]"
+    return annotation.replace("Path", "str | Path")
+
+
+def render_types() -> str:
+    """Both classes, as Python."""
+    classes = []
+    for (head, doc), of_reading in ((FIRST, True), (SECOND, False)):
+        options = {name: option for name, option in OPTIONS.items() if (option.group == READING) == of_reading}
+        lines = [f"    {name}: {accepted_type(name, option)}" for name, option in options.items()]
+        classes.append("\n".join([head, f'    """{doc}"""', "", *lines]))
+    return "\n\n\n".join(classes) + "\n"
+
+
+def split_file() -> tuple[str, str]:
+    """The file before the classes, and the classes."""
+    text = TYPES.read_text()
+    return text[: text.index(FIRST[0])], text[text.index(FIRST[0]) :]
+
+
+def test_types_are_those_of_the_table() -> None:
+    assert split_file()[1] == render_types(), "run python -m tests.compiler.test_typed"
+    names = (Plugin, ScheduleRule, Instrument, Pass, Head)
+    assert get_type_hints(CompileOptions, localns={each.__name__: each for each in names})
 
 
 def test_words_are_those_of_the_table() -> None:
-    """Where there are few, in its order; bools are spelled otherwise on a command line."""
-    few = {name: tuple(option.words.values()) for name, option in OPTIONS.items() if option.words}
-    for name, words in few.items():
-        assert HINTS[name] is bool if isinstance(words[0], bool) else get_args(HINTS[name]) == words, name
     assert (get_args(Colour), get_args(Resizing), get_args(Late)) == (COLOURS, RESIZING, LATE)
 
 
@@ -80,3 +118,7 @@ def test_a_type_checker_knows_them(tmp_path: Path) -> None:
 def test_what_the_types_take_the_compiler_takes() -> None:
     for name, value in TAKEN.items():
         make_options(**({"stream": 1} if name in ("hop", "stream_allow") else {}), **{name: value})
+
+
+if __name__ == "__main__":
+    TYPES.write_text(split_file()[0] + render_types())
