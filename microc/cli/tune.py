@@ -16,7 +16,7 @@ from microc.cli.declared.model_commands import TuneArguments
 from microc.cli.project_context import write_text_file
 from microc.document.blocks import Cell, Fact, Facts, Table, document, facts, layer_names, numbers, prose, table, texts
 from microc.document.renderers import render_text
-from microc.errors import UsageError, escape_unprintable, write_trusted_control_sequence
+from microc.errors import UsageError, write_trusted_control_sequence
 
 if TYPE_CHECKING:
     from microc.compiler.tuned.records import Database, Record
@@ -249,12 +249,11 @@ class _LineWatcher:
         )
         progress = f"{show.fit_layer_name(name)}: {tried} tried, "
         progress += f"best {best} ({less})" if best else "its default does not run"
-        for lost in event.lost[self._lost :]:
-            sys.stderr.write(f"lost {lost}\n")
+        left = _format_seconds_or_minutes(event.left)
+        lines = [f"lost {lost}" for lost in event.lost[self._lost :]]
+        lines.append(f"[{event.measured}/{event.trials}] {progress}, {left} left")
         self._lost = len(event.lost)
-        sys.stderr.write(
-            f"[{event.measured}/{event.trials}] {progress}, {_format_seconds_or_minutes(event.left)} left\n"
-        )
+        sys.stderr.write(render_text(document(prose(*lines))) + "\n")
         sys.stderr.flush()
 
 
@@ -273,10 +272,10 @@ def _live_table() -> Iterator[Watcher]:
         rows = [
             kernel_progress_cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]
         ]
-        shown = render_text(document(table(PROGRESS_COLUMNS, rows)), size.columns - 1)
-        text = f"{shown}\n{describe_search_progress(event)[: size.columns - 1]}\n"
+        shown = document(table(PROGRESS_COLUMNS, rows, note=describe_search_progress(event)))
+        text = render_text(shown, size.columns - 1) + "\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
-        write_trusted_control_sequence(back + escape_unprintable(text))
+        write_trusted_control_sequence(back + text)
         drawn_lines = text.count("\n")
 
     yield redraw_table

@@ -278,13 +278,16 @@ def _add_trailing_text(lines: Sequence[str], texts: Sequence[str], width: int) -
 
 
 def render_markdown_table(table: Table) -> str:
-    """Render a table as Markdown without a line end at its end. A ``|`` in a cell is escaped, other markup is kept."""
+    """Render a table as Markdown without a line end at its end; numbers are flush right.
+
+    A ``|`` in a cell is escaped, other markup is kept."""
     cells = (
         [column.format_cell(cell) for column, cell in zip(table.columns, row, strict=True)] for row in table.all_rows
     )
-    headings = " | ".join(column.heading for column in table.columns).rstrip()
+    headings = "".join(f" {column.heading} |" if column.heading else " |" for column in table.columns)
     lines = (" | ".join(text.replace("|", "\\|") for text in row) for row in cells)
-    return "\n".join((f"| {headings} |", "|" + "---|" * len(table.columns), *(f"| {line} |" for line in lines)))
+    rule = "".join("---|" if column.is_text else "--:|" for column in table.columns)
+    return "\n".join((f"|{headings}", f"|{rule}", *(f"| {line} |" for line in lines)))
 
 
 # ---- Render a document as HTML for a notebook: plain tables without style sheets, with all text escaped.

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from microc.cli.catalogue import board_data
 from microc.device.boards import list_boards, load_board
+from microc.document.blocks import numbers, table, texts
+from microc.document.renderers import render_markdown_table
 
 TRIED: Mapping[str, str] = MappingProxyType(
     {
@@ -24,6 +26,7 @@ BEGIN = """# Boards
 Written by `make docs` from `boards/*.toml`. What the words mean, and how a board of your own is added:
 [boards/README.md](../boards/README.md). `microc boards show NAME` tells more of one.
 """
+COLUMNS = (*texts("board", "", "core"), *numbers("flash", "RAM"), *texts("flashed with"))
 
 
 def page() -> str:
@@ -34,17 +37,15 @@ def page() -> str:
         found = [row for row in rows if row["tried"] == tried]
         head, _, told = title.partition(": ")
         parts.append(f"## {head} ({len(found)})\n" + (f"\n{told[0].upper()}{told[1:]}.\n" if told else ""))
-        parts.append("| board | | core | flash | RAM | flashed with |\n|---|---|---|--:|--:|---|")
-        parts += [_row(row) for row in found]
-        parts.append("")
+        parts.append(render_markdown_table(table(COLUMNS, map(_row, found))) + "\n")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _row(row: Mapping[str, object]) -> str:
+def _row(row: Mapping[str, object]) -> tuple[str, ...]:
     sizes = (_size(int(str(row[kind]))) for kind in ("flash", "ram"))
     runners = row["runners"] if isinstance(row["runners"], list) else []
     core = f"`{row['cpu']}`" + (f", `{str(row['npu']).partition(',')[0]}`" if row["npu"] else "")
-    return f"| `{row['name']}` | {row['title']} | {core} | {' | '.join(sizes)} | {', '.join(runners) or '-'} |"
+    return (f"`{row['name']}`", str(row["title"]), core, *sizes, ", ".join(runners) or "-")
 
 
 def _size(count: int) -> str:

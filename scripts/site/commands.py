@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from microc.cli.declared.declarations import EVERYWHERE, Argument, Arguments, Command
 from microc.cli.parser import COMMANDS
 from microc.compiler.options import COMPILING, READING, STREAMING
+from microc.document.blocks import table, texts
+from microc.document.renderers import render_markdown_table
 
 SHARED = (READING, COMPILING, STREAMING)
 """Sections of options that have a page of their own."""
@@ -21,8 +23,8 @@ compilation, which many commands take, stand once: [Options](options.md). What i
 
 def page() -> str:
     """Markdown: every command with its arguments and examples."""
-    parts = [BEGIN, "| command | |\n|---|---|"]
-    parts += [f"| [`{name}`](#microc-{name}) | {_cell(command.summary)} |" for name, command in COMMANDS.items()]
+    listed = [(f"[`{name}`](#microc-{name})", _text(command.summary)) for name, command in COMMANDS.items()]
+    parts = [BEGIN, render_markdown_table(table(texts("command", ""), listed))]
     parts += ["\n## Everywhere\n", *_table(Arguments.sections()[EVERYWHERE].values())]
     for name, command in COMMANDS.items():
         sections = command.arguments.sections()
@@ -38,15 +40,15 @@ def page() -> str:
 
 
 def _table(arguments: Iterable[Argument]) -> list[str]:
-    rows = [f"| {_spelled(argument)} | {_cell(argument.help)} |" for argument in arguments if argument.help]
-    return ["| | |\n|---|---|", *rows] if rows else []
+    rows = [(_spelled(argument), _text(argument.help)) for argument in arguments if argument.help]
+    return [render_markdown_table(table(texts("", ""), rows))] if rows else []
 
 
 def _spelled(argument: Argument) -> str:
     """A flag or an argument as it is written."""
     words = " ".join(argument.metavars)
     takes = "" if argument.is_switch else f" {words}"
-    return (", ".join(f"`{flag}{takes}`" for flag in argument.flags) or f"`{words}`").replace("|", "\\|")
+    return ", ".join(f"`{flag}{takes}`" for flag in argument.flags) or f"`{words}`"
 
 
 def _beside(command: Command) -> str:
@@ -54,10 +56,6 @@ def _beside(command: Command) -> str:
     own = command.arguments.own_arguments().values()
     flags = [f"`{flag}`" for argument in own if argument.section in SHARED for flag in argument.flags]
     return f", and {', '.join(flags)}" if flags else ""
-
-
-def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from microc import errors
+from microc.document.blocks import numbers, table, texts
+from microc.document.renderers import render_markdown_table
 from microc.errors import MicrocError
 
 CURES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
@@ -35,23 +37,18 @@ half-written where a command is refused. What people do wrong most is a list in 
 each answer, and tries it.
 
 ## Exit codes
-
-| code | |
-|--:|---|
 """
 
 
 def page() -> str:
     """Markdown: exit codes, then a section for each class."""
-    parts = [BEGIN + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXITS.findall(errors.__doc__ or ""))]
-    parts.append("| 130 | Ctrl-C |\n")
+    exits = [*EXITS.findall(errors.__doc__ or ""), ("130", "Ctrl-C")]
+    parts = [BEGIN, render_markdown_table(table((*numbers("code"), *texts("")), exits)), ""]
     for kind in sorted(kinds(), key=lambda kind: kind.code):
         parent = kind.__bases__[0].__name__
         parts.append(f"## {kind.code} {kind.__name__}\n")
         parts.append(f"{_text(kind.__doc__ or '')} Exit code {kind.exit_code}. A `{parent}`.\n")
-        parts.append("| cause | cure |\n|---|---|")
-        parts += [f"| {cause} | {cure} |" for cause, cure in CURES[kind.__name__]]
-        parts.append("")
+        parts += [render_markdown_table(table(texts("cause", "cure"), CURES[kind.__name__])), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from benchmarks.charts import TITLES, describe_peers, read_rows, select_int8
+from microc.document import blocks
+from microc.document.blocks import Cell, Column, numbers, texts
+from microc.document.renderers import render_markdown_table
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^(<!-- begin (\w+) ([\w-]+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -29,8 +32,11 @@ def table(subject: str) -> str:
         rows = [row for row in read_rows() if row["model"].endswith("_float")]
     else:
         rows = [*select_int8(read_rows(), subject).values()]
-    head = f"| network | {' | '.join(COLUMNS)} |\n|---|{'--:|' * len(COLUMNS)}"
-    return "\n".join((head, *map(_row, rows)))
+    return _render((*texts("network"), *numbers(*COLUMNS)), map(_row, rows))
+
+
+def _render(columns: Iterable[Column], rows: Iterable[Iterable[Cell]]) -> str:
+    return render_markdown_table(blocks.table(columns, rows))
 
 
 def picture(core: str) -> str:
@@ -48,9 +54,8 @@ def picture(core: str) -> str:
     )
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    figures = (_figure(row, name) for name in COLUMNS)
-    return f"| {TITLES[row['model'].removesuffix('_float')]} | {' | '.join(figures)} |"
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (TITLES[row["model"].removesuffix("_float")], *(_figure(row, name) for name in COLUMNS))
 
 
 def _figure(row: Mapping[str, Any], name: str) -> str:
@@ -77,29 +82,25 @@ OTHERS = (
 def peers(core: str) -> str:
     """Markdown: TensorFlow Lite Micro and microc side by side, the int8 networks on a core."""
     figures = ("instructions", "RAM", "code")
-    head = f"| network | {' | '.join(f'TFLM {name} | microc' for name in figures)} |\n|---|{'--:|' * 2 * len(figures)}"
-    rows = select_int8(read_rows(), core).values()
-    return "\n".join(
-        (
-            head,
-            *(
-                f"| {TITLES[row['model']]} | "
-                + " | ".join(f"{row['peer'][name.lower()]:,} | {row[name.lower()]:,}" for name in figures)
-                + " |"
-                for row in rows
-            ),
-        )
+    headings = (heading for name in figures for heading in (f"TFLM {name}", "microc"))
+    rows = (
+        (TITLES[row["model"]], *(side[name.lower()] for name in figures for side in (row["peer"], row)))
+        for row in select_int8(read_rows(), core).values()
     )
+    return _render((*texts("network"), *numbers(*headings)), rows)
 
 
 def compilers(core: str) -> str:
     """Markdown: instructions of other compilers beside microc's."""
     rows = {row["model"]: row for row in read_rows() if row["core"] == core}
-    lines = ["| network | tool | instructions | microc | result |", "|---|---|--:|--:|---|"]
-    for model, tool, instructions, result in OTHERS:
-        title = TITLES[model.removesuffix("_float")] + (", float" if model.endswith("_float") else "")
-        lines.append(f"| {title} | {tool} | {instructions:,} | {rows[model]['instructions']:,} | {result} |")
-    return "\n".join(lines)
+    cells = (
+        (
+            TITLES[model.removesuffix("_float")] + (", float" if model.endswith("_float") else ""),
+            *(tool, instructions, rows[model]["instructions"], result),
+        )
+        for model, tool, instructions, result in OTHERS
+    )
+    return _render((*texts("network", "tool"), *numbers("instructions", "microc"), *texts("result")), cells)
 
 
 WRITERS: Mapping[str, Callable[[str], str]] = MappingProxyType(
