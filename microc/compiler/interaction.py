@@ -199,7 +199,7 @@ def _option_word_to_python_literal(option: Option, word: str) -> str | None:
     which then belongs to the sentence."""
     if option.words:
         return _python_literal(option.words[word]) if word in option.words else None
-    if option.word is option_values.parse_bytes:
+    if option.word is option_values.parse_byte_count:
         return (
             None if _parse_word_or_none(option, word) is None else word if word.isdecimal() else _python_literal(word)
         )

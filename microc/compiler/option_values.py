@@ -167,9 +167,10 @@ def make_subset_check(allowed_words: Sequence[str]) -> Check:
     return check_subset
 
 
-def make_choice_check(allowed_words: Sequence[str]) -> Check:
-    """Return the check of an option whose value is one of ``allowed_words``."""
-    return lambda name, value: validation.as_known_value(name, value, allowed_words)
+def make_choice_check(allowed_values: Sequence[Any], value_name: str = "") -> Check:
+    """Return the check of an option whose value is one of ``allowed_values``. ``value_name``: its name in errors; empty if
+    it is that of the option."""
+    return lambda name, value: validation.as_known_value(value_name or name, value, allowed_values)
 
 
 def validated_pixels(name: str, value: Any) -> tuple[int, int]:
@@ -247,27 +248,16 @@ def _convert_lists_to_tuples(value: Any) -> Any:
     return tuple(map(_convert_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def validated_axis(name: str, value: Any) -> int:
-    """Return the number of an axis; UsageError if it is no integer. Negative numbers count from the last axis."""
-    return validation.as_integer(name, value, -MAX_AXIS, MAX_AXIS, "the number of the input's time axis, such as 1")
+def make_integer_check(value_name: str, least: int, most: int = validation.LARGEST, accepted_form: str = "") -> Check:
+    """Return the check of an option whose value is an integer from ``least`` to ``most``.
+
+    ``value_name``: the name of the value in errors; empty if it is that of the option. ``accepted_form``: a noun phrase
+    for the hint, if it is not just this range."""
+    return lambda name, value: validation.as_integer(value_name or name, value, least, most, accepted_form)
 
 
-def validated_frame_count(name: str, value: Any) -> int:
-    """Return the number of frames that each run reads; UsageError if invalid. 0: the smallest number that the strides
-    allow."""
-    return validation.as_integer(
-        "hop (frames per run)", value, accepted_form="a number of frames, or 0: as few as strides allow"
-    )
-
-
-def validated_thread_count(name: str, value: Any) -> int:
-    """Return the number of threads on a computer; UsageError if it is out of range."""
-    return validation.as_integer("the number of threads", value, 1, MAX_THREADS)
-
-
-def validated_core_count(name: str, value: Any) -> int:
-    """Return the number of cores of a board; UsageError if it is out of range."""
-    return validation.as_integer("the number of cores", value, 1, MAX_CORES)
+check_thread_count = make_integer_check("the number of threads", 1, MAX_THREADS)
+"""The check of the number of threads on a computer."""
 
 
 def validated_optional_path(name: str, value: Any) -> Path | None:
@@ -277,21 +267,17 @@ def validated_optional_path(name: str, value: Any) -> Path | None:
 
 def refuse_board_options(options: Any) -> None:
     """Raise UsageError if an option that applies only to a board's firmware is set while a library is compiled."""
-    if options.self_test is not None:
-        raise UsageError(
-            "self_test: a library has no self-test; got no board, expected a board",
-            hint="give a board, for example board='host' for a firmware project on this computer",
-        )
-    if options.relocatable:
-        raise UsageError(
-            "relocatable: applies only to the firmware of a board; got no board, expected a board",
-            hint="give the board that loads the network",
-        )
-    if options.code_in_ram:
-        raise UsageError(
-            "code_in_ram: applies only to the firmware of a board; got no board, expected a board",
-            hint="give a board, or leave out code_in_ram",
-        )
+    for name, fact, hint in (
+        (
+            "self_test",
+            "a library has no self-test",
+            "give a board, for example board='host' for a firmware project on this computer",
+        ),
+        ("relocatable", "applies only to the firmware of a board", "give the board that loads the network"),
+        ("code_in_ram", "applies only to the firmware of a board", "give a board, or leave out code_in_ram"),
+    ):
+        if getattr(options, name):
+            raise UsageError(f"{name}: {fact}; got no board, expected a board", hint=hint)
 
 
 def refuse_conflicting_board_options(options: Any) -> None:
@@ -410,9 +396,6 @@ ARRAY_SUFFIX = ".npy"
 MAX_CLASS_FILE_BYTES = 1 << 22
 """Maximum size in bytes of a file of class names."""
 
-parse_bytes = parse_byte_count
-"""Alias of :func:`parse_byte_count`, for the table of options."""
-
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse the shape of an input: ``NAME=1,3,8``. Return the name and the shape."""
@@ -517,20 +500,20 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def parse_renaming(text: str) -> tuple[str, str]:
-    """Parse a new name for an input or output: ``NAME=NEW``. Return the old and the new name."""
-    name, equals, new = text.rpartition("=")
-    if not equals or not name or not new:
-        raise ValueError(f"{text!r} is not a renaming: write NAME=NEW")
-    return name, new
+def make_pair_parser(meaning: str, form: str) -> Callable[[str], tuple[str, str]]:
+    """Return the parser of two names with an equals sign between them. ``meaning`` and ``form`` are for errors."""
+
+    def parse_pair(text: str) -> tuple[str, str]:
+        first, equals, second = text.rpartition("=")
+        if not equals or not first or not second:
+            raise ValueError(f"{text!r} is not {meaning}: write {form}")
+        return first, second
+
+    return parse_pair
 
 
-def parse_state_feedback(text: str) -> tuple[str, str]:
-    """Parse an input that is stored as state, and the output that updates it: ``INPUT=OUTPUT``."""
-    name, equals, output = text.rpartition("=")
-    if not equals or not name or not output:
-        raise ValueError(f"{text!r} is not an input and the output that updates it: write INPUT=OUTPUT")
-    return name, output
+parse_renaming = make_pair_parser("a renaming", "NAME=NEW")
+parse_state_feedback = make_pair_parser("an input and the output that updates it", "INPUT=OUTPUT")
 
 
 def parse_backend_and_library(text: str) -> tuple[str, str]:

@@ -50,7 +50,8 @@ class Option:
     - ``details``: conditions and exceptions for docs/options.md, as sentences.
     - ``group``: section of ``--help`` and of docs/options.md.
     - ``applies``: models or boards to which the option applies; empty: all.
-    - ``flag``: name on the command line; empty: the option exists only in Python.
+    - ``flag``: name on the command line; ``--`` alone stands for the option's name, with dashes; empty: the option exists
+      only in Python.
     - ``word``: parser of the word after the flag; raises ValueError with the accepted form.
     - ``words``: all accepted words with their values, if there are few.
     - ``metavar``: placeholder of the word in ``--help``.
@@ -65,7 +66,7 @@ class Option:
     details: str = ""
     group: str = COMPILING
     applies: str = ""
-    flag: str = ""
+    flag: str = "--"
     word: Callable[[str], Any] = str
     words: Mapping[str, Any] = field(default_factory=dict)
     metavar: str = ""
@@ -92,23 +93,22 @@ def option_field(default_value: Any, check: Check, help: str, **more: Any) -> An
     """
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
-        raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
+        raise TypeError(f"{help}: an option that names a file declares path=READ, WRITTEN or RUN")
     if isinstance(default_value, type):
         return field(default_factory=default_value, metadata=described)
     return field(default=default_value, metadata=described)
 
 
-def choice_field(default_value: Any, allowed_values: Sequence[Any], help: str, option_name: str, **more: Any) -> Any:
+def choice_field(
+    default_value: Any, allowed_values: Sequence[Any], help: str, value_name: str = "", **more: Any
+) -> Any:
     """Declare a field of :class:`Options` as an option that accepts only ``allowed_values``.
 
-    The values are written identically in Python and on the command line. ``option_name``: the name of the option in
-    errors.
+    The values are written identically in Python and on the command line. ``value_name``: the name of the value in
+    errors; empty if it is that of the option.
     """
-
-    def check(_option_name: str, given: Any) -> Any:
-        return validation.as_known_value(option_name, given, allowed_values)
-
     words = {str(each): each for each in allowed_values}
+    check = option_values.make_choice_check(allowed_values, value_name)
     return option_field(default_value, check, help, words=words, default=str(default_value), **more)
 
 
@@ -126,14 +126,6 @@ def combine_option_words(default: Any, parsed_words: Iterable[Any]) -> Any:
 
 __all__ = ["ENDS", "OPTIONS", "PREPARATION", "Bound", "Options", "make_options"]
 
-HYBRID = ("float", "dynamic")
-ROUNDING = ("tflm", "litert", "single")
-REQUANTIZE = ("float", "fixed")
-MATH = ("exact", "fast", "half")
-WEIGHTS = ("model", "float16", "bfloat16")
-PROTOCOLS = ("rpc", "mlperf", "tuning")
-OPT_LEVELS = (0, 1, 2, 3, 4)
-EXTERNAL_CHOICE = ("cost", "all")
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
 """Preparation steps of raw inputs. Each step NAME is controlled by an option ``input_NAME``."""
@@ -142,7 +134,7 @@ RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
-def _input_or_output_field(flag: str, metavar: str, help: str, details: str, accepts: str) -> Any:
+def _input_or_output_field(metavar: str, help: str, details: str, accepts: str) -> Any:
     """Declare a field of :class:`Options` as an option that has a word for each input or output, by name."""
     return option_field(
         dict,
@@ -150,7 +142,6 @@ def _input_or_output_field(flag: str, metavar: str, help: str, details: str, acc
         help,
         details=details,
         group=READING,
-        flag=flag,
         word=option_values.parse_named_word,
         metavar=metavar,
         accepts=accepts,
@@ -167,7 +158,6 @@ class Options:
         "name of the network and prefix of all C names",
         default="the model file's name",
         group=READING,
-        flag="--name",
         metavar="NAME",
     )
     input_shapes: Mapping[str, tuple[int, ...]] = option_field(
@@ -203,6 +193,7 @@ class Options:
         details=("Tensors or arrays, in order or as a dict by name. Their shapes and dtypes become the network's."),
         group=READING,
         applies="PyTorch",
+        flag="",
     )
     inputs: tuple[str, ...] = option_field(
         (),
@@ -210,7 +201,6 @@ class Options:
         "tensors that become the inputs of the network (their producers are cut off)",
         details="`microc check --tensors` lists all tensors.",
         group=READING,
-        flag="--inputs",
         word=option_values.parse_names,
         metavar="NAME,...",
     )
@@ -219,7 +209,6 @@ class Options:
         validation.as_names,
         "tensors that become the outputs of the network (their consumers are cut off)",
         group=READING,
-        flag="--outputs",
         word=option_values.parse_names,
         metavar="NAME,...",
     )
@@ -229,19 +218,16 @@ class Options:
         "input that is kept as state and updated from an output",
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
-        flag="--state",
         word=option_values.parse_state_feedback,
         metavar="INPUT=OUTPUT",
     )
     input_dtype: Mapping[str, str] = _input_or_output_field(
-        "--input-dtype",
         "[NAME=]DTYPE",
         "dtype of an input: float32 (the network quantises it) or int8 (the caller does)",
         details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
         accepts="str | Mapping[str, str]",
     )
     input_layout: Mapping[str, str] = _input_or_output_field(
-        "--input-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of an input (without a name: of all inputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
@@ -256,7 +242,6 @@ class Options:
             "one for each channel. Raw inputs are uint8 unless `--input-dtype` sets another dtype."
         ),
         group=READING,
-        flag="--input-normalize",
         word=option_values.parse_normalization,
         metavar="[NAME=]MEAN STD",
         accepts="tuple[Reals, Reals] | Mapping[str, tuple[Reals, Reals]]",
@@ -270,7 +255,6 @@ class Options:
             "three. Frames of three channels are converted to one (ITU-R BT.601) if the network has one."
         ),
         group=READING,
-        flag="--input-colour",
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(COLOURS),
         accepts="Colour | Mapping[str, Colour]",
@@ -281,7 +265,6 @@ class Options:
         "size in pixels of the camera's frame, which is resized to the network's input",
         details="The frame is uint8 with channels last unless `--input-dtype` and `--input-layout` differ.",
         group=READING,
-        flag="--input-frame",
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
         accepts="tuple[int, int] | Mapping[str, tuple[int, int]]",
@@ -292,7 +275,6 @@ class Options:
         "size in pixels of the centred part of the camera's frame that is used",
         default="the whole frame",
         group=READING,
-        flag="--input-crop",
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
         accepts="tuple[int, int] | Mapping[str, tuple[int, int]]",
@@ -304,13 +286,11 @@ class Options:
         details="Pixels are aligned by their centres. Integers are rounded to the nearest integer.",
         default="bilinear",
         group=READING,
-        flag="--input-resize",
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(RESIZING),
         accepts="Resizing | Mapping[str, Resizing]",
     )
     output_dtype: Mapping[str, str] = _input_or_output_field(
-        "--output-dtype",
         "[NAME=]DTYPE",
         "dtype of an output: float32 (dequantised by the network) or int8 (quantised)",
         details=(
@@ -319,7 +299,6 @@ class Options:
         accepts="str | Mapping[str, str]",
     )
     output_layout: Mapping[str, str] = _input_or_output_field(
-        "--output-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of an output (without a name: of all outputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
@@ -330,7 +309,6 @@ class Options:
         option_values.make_mapping_check(option_values.validated_identifier, default_key=""),
         "new name of an input or output, for C code and later commands",
         group=READING,
-        flag="--rename",
         word=option_values.parse_renaming,
         metavar="NAME=NEW",
     )
@@ -351,7 +329,6 @@ class Options:
         validated_head,
         "TOML file that declares which layers learn on the board",
         details="It names layers, loss and optimiser. The layers compute in float32, with weights in RAM (docs/learning.md).",
-        flag="--learn",
         word=Path,
         path=READ,
         metavar="FILE.toml",
@@ -372,7 +349,6 @@ class Options:
         option_values.validated_class_names,
         "file of class names, one per line, in the order of the output",
         details="The header gets an enumeration and a table of them.",
-        flag="--class-names",
         word=option_values.read_text_lines,
         path=READ,
         metavar="FILE",
@@ -386,14 +362,13 @@ class Options:
             "The file has the inputs by name along the first axis, and optionally the outputs. The samples "
             "are stored in flash. A firmware of your own calls <network>_self_test."
         ),
-        flag="--self-test",
         word=Path,
         path=READ,
         metavar="FILE.npz",
     )
     opt_level: int = choice_field(
         4,
-        OPT_LEVELS,
+        (0, 1, 2, 3, 4),
         "level of graph optimisation, including all lower levels",
         "the optimisation level",
         details=(
@@ -401,7 +376,6 @@ class Options:
             "of scales into weights, removal of unneeded channels, common subexpressions. 4: merging of "
             "layers that read the same input."
         ),
-        flag="--opt-level",
     )
     disabled: frozenset[str] = option_field(
         frozenset(),
@@ -415,6 +389,7 @@ class Options:
         frozenset(),
         option_values.validated_names,
         "names of graph passes that run at every optimisation level",
+        flag="",
     )
     io_in_arena: bool = option_field(
         True,
@@ -427,37 +402,33 @@ class Options:
     )
     threads: int = option_field(
         1,
-        option_values.validated_thread_count,
+        option_values.check_thread_count,
         "number of threads that share the large loops of a library",
         details="Results are bit-identical for any number.",
         default="1",
-        flag="--threads",
         word=option_values.parse_count,
         metavar="N",
         applies="computers",
     )
     cores: int = option_field(
         1,
-        option_values.validated_core_count,
+        option_values.make_integer_check("the number of cores", 1, option_values.MAX_CORES),
         "number of the board's cores that share the large loops of a network",
         details="Results are bit-identical. The second core needs a stack and workspaces of its own.",
         default="1",
-        flag="--cores",
         word=option_values.parse_count,
         metavar="N",
         applies="boards with several cores",
     )
     protocol: str = choice_field(
         "rpc",
-        PROTOCOLS,
+        ("rpc", "mlperf", "tuning"),
         "serial protocol: rpc, mlperf, or tuning (runs uploaded code, development only)",
-        "protocol",
         details=(
             "`rpc`: microc's protocol. `mlperf`: the EEMBC runner of MLPerf Tiny; name the network kws01, "
             "vww01, ic01 or ad01; inputs are outside the arena. `tuning`: rpc plus code upload to RAM, which"
             " is insecure: never ship it."
         ),
-        flag="--protocol",
     )
     relocatable: bool = option_field(
         False,
@@ -467,42 +438,35 @@ class Options:
             "The project has a firmware with two slots, the same for all networks of a board, and the "
             "network as position-independent code."
         ),
-        flag="--relocatable",
         applies="Cortex-M and RISC-V",
     )
     requantize: str = choice_field(
         "float",
-        REQUANTIZE,
+        ("float", "fixed"),
         "requantisation arithmetic: float (as ONNX defines) or fixed point",
-        "requantize",
         details="`fixed` is faster on small cores.",
-        flag="--requantize",
         applies="QDQ",
     )
     hybrid: str = choice_field(
         "float",
-        HYBRID,
+        ("float", "dynamic"),
         "arithmetic of float layers with integer weights",
-        "hybrid",
         details=("`float`: weights are converted to float. `dynamic`: data is quantised row by row, as in LiteRT."),
-        flag="--hybrid",
         applies="TFLite",
     )
     rounding: str = choice_field(
         "tflm",
-        ROUNDING,
+        ("tflm", "litert", "single"),
         "rounding of requantised results: compatible with tflm or litert, or single",
-        "rounding",
         details=(
             "`tflm`: twice, bit-exact with TFLite Micro and CMSIS-NN. `litert`: as LiteRT, whose dense "
             "layers round once. `single`: once everywhere, as with TFLITE_SINGLE_ROUNDING."
         ),
-        flag="--rounding",
         applies="TFLite",
     )
     math: str = choice_field(
         "exact",
-        MATH,
+        ("exact", "fast", "half"),
         "float arithmetic: exact, fast approximations, or fast with float16 products",
         "the math",
         details=(
@@ -514,30 +478,26 @@ class Options:
             "`half`: as fast, with convolutions and dense layers on float16 factors; up to 32 products are "
             "added in float16, within 1.7e-2 of the sum of their magnitudes (Cortex-M55)."
         ),
-        flag="--math",
     )
     weight_dtype: str = choice_field(
         "model",
-        WEIGHTS,
+        ("model", "float16", "bfloat16"),
         "storage dtype of float weights",
         "the dtype of weights",
         details=(
             "`float16`, `bfloat16`: rounded to the nearest and widened when loaded. `model`: the model's "
             "values, in 16 bits if these represent them exactly and the goal prefers it."
         ),
-        flag="--weight-dtype",
         applies="floats",
     )
     optimize: str = choice_field(
         "balanced",
         GOALS,
         "optimisation goal: speed, code size, or a balance of both",
-        "optimize",
         details=(
             "`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size. "
             "`size` accepts 64 % more time where that saves 1 % of flash."
         ),
-        flag="--optimize",
     )
     flash: int = option_field(
         0,
@@ -545,8 +505,7 @@ class Options:
         "flash limit for weights plus code in bytes, e.g. 256K",
         details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="the board's capacity",
-        flag="--flash",
-        word=option_values.parse_bytes,
+        word=option_values.parse_byte_count,
         metavar="BYTES",
         accepts="int | str",
     )
@@ -556,8 +515,7 @@ class Options:
         "RAM limit for the arena in bytes, e.g. 30K",
         details="Over the limit, kernels get smaller workspaces and layers are computed row by row.",
         default="the board's capacity",
-        flag="--ram",
-        word=option_values.parse_bytes,
+        word=option_values.parse_byte_count,
         metavar="BYTES",
         accepts="int | str",
     )
@@ -566,7 +524,6 @@ class Options:
         validation.as_boolean,
         "execution of the hottest kernels from RAM",
         details="The board file must name a memory for code (docs/memories.md).",
-        flag="--code-in-ram",
     )
     tuned: Path | None = option_field(
         None,
@@ -576,7 +533,6 @@ class Options:
             "`balanced` takes the fastest schedules within the flash of the default ones, `speed` the "
             "fastest, `size` the smallest."
         ),
-        flag="--tuned",
         word=Path,
         path=READ,
         metavar="FILE",
@@ -588,7 +544,6 @@ class Options:
         details=(
             "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
         ),
-        flag="--plan",
         word=Path,
         path=WRITTEN,
         metavar="FILE",
@@ -608,7 +563,6 @@ class Options:
             "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, or a "
             "plugin's backend (docs/external.md)."
         ),
-        flag="--external",
         word=option_values.parse_backend_and_library,
         path=RUN,
         metavar="NAME[=PATH]",
@@ -616,30 +570,32 @@ class Options:
     )
     external_choice: str = choice_field(
         "cost",
-        EXTERNAL_CHOICE,
+        ("cost", "all"),
         "layers computed by external code: the faster ones (cost) or all supported ones",
-        "external_choice",
         details="`cost` compares measured times (`tuned`), or else estimates.",
-        flag="--external-choice",
     )
     stream: Mapping[str, int] = option_field(
         dict,
-        option_values.make_mapping_check(option_values.validated_axis),
+        option_values.make_mapping_check(
+            option_values.make_integer_check(
+                "", -option_values.MAX_AXIS, option_values.MAX_AXIS, "the number of the input's time axis, such as 1"
+            )
+        ),
         "number of the input's time axis, for a network that reads new frames only",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
-        flag="--stream",
         word=option_values.parse_axis,
         metavar="[INPUT=]AXIS",
         accepts="int | Mapping[str, int]",
     )
     hop: int = option_field(
         0,
-        option_values.validated_frame_count,
+        option_values.make_integer_check(
+            "hop (frames per run)", 0, accepted_form="a number of frames, or 0: as few as strides allow"
+        ),
         "input frames that a streaming network takes per run",
         default="as few as the strides allow",
         group=STREAMING,
-        flag="--hop",
         word=option_values.parse_count,
         metavar="FRAMES",
     )
@@ -652,7 +608,6 @@ class Options:
             "`lookahead`: padding behind the end of the sequence becomes a delay."
         ),
         group=STREAMING,
-        flag="--stream-allow",
         word=option_values.parse_names,
         metavar=",".join(LATE),
         accepts="Late | Collection[Late]",
@@ -665,7 +620,6 @@ class Options:
             "The graph after every pass; for every kernel its tensor expression, all candidates with their "
             "costs, the function after every step and lowering pass, and its C."
         ),
-        flag="--dump",
         word=Path,
         path=WRITTEN,
         metavar="DIR",
@@ -681,16 +635,19 @@ class Options:
         option_values.validated_passes,
         "your own graph passes",
         details="Each runs before the pass that it names.",
+        flag="",
     )
     instruments: tuple[Instrument, ...] = option_field(
         (),
         option_values.validated_instruments,
         "objects whose methods are called before and after every graph pass",
+        flag="",
     )
     schedules: tuple[ScheduleRule, ...] = option_field(
         (),
         option_values.validated_schedule_rules,
         "your own schedule rules",
+        flag="",
     )
 
     def __post_init__(self) -> None:
@@ -705,7 +662,14 @@ class Options:
         return {name: _format_option_value(value) for name, value in values.items() if value != getattr(default, name)}
 
 
-OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
+def _with_flag(name: str, option: Option) -> Option:
+    """Return an option whose flag is complete."""
+    return option if option.flag != "--" else replace(option, flag=f"--{name.replace('_', '-')}")
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(
+    {f.name: _with_flag(f.name, f.metadata["option"]) for f in fields(Options)}
+)
 """The declaration of every option, by the option's name."""
 _UNREPORTED = frozenset({
     "name", "example_inputs", "class_names", "plugins",

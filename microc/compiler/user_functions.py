@@ -140,7 +140,7 @@ def build(
                 hint="leave out bounds and threads",
             )
         return OpenCLFunction(as_schedule(what), constants or {})
-    count = option_values.validated_thread_count("threads", threads)
+    count = option_values.check_thread_count("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
             f"threads: got {count} threads with {'bounds' if bounds else f'board {board}'}, "

@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.graph_builder import Emitter
+from microc.frontend.graph_builder import Emitter, GraphBuilder
 from microc.frontend.signature import Floats, Ints, OperatorReader, Value
 from microc.graph.ir import Attr, TensorType
 
@@ -173,6 +173,30 @@ class OperatorContext(OperatorReader, Emitter, Protocol):
 
 
 # ---- Formats whose operators are calls of Python: PyTorch and Keras.
+
+
+class CallContext(OperatorContext, Protocol):
+    """Base of the contexts of calls. ``builder`` is the builder of the graph; ``operator_name`` is named in errors."""
+
+    builder: GraphBuilder
+    operator_name: str
+
+    @property
+    def where(self) -> str:
+        """Location of the call for error messages."""
+        return self.builder.where
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
+        raise UnsupportedError(f"{self.operator_name}: {what}", where=self.where, hint=hint)
+
+    def new_constant(self, stem: str, data: Array) -> Value:
+        """Add a constant; its name is made unique from ``stem``."""
+        return self.look_up(self.builder.new_constant(stem, data))
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node of microc's operator ``op``; return its result."""
+        return self.look_up(self.builder.emit(op, inputs, attrs))
 
 
 @frozen

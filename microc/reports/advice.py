@@ -626,7 +626,7 @@ def _words_of_option(name: str, text: str) -> list[str]:
         return [option.flag]
     if option.word in _VERBATIM_CONVERTERS:
         return [part for word in text.split(" ") if "=" in word for part in (option.flag, word)]
-    if option.word in (meaning.parse_bytes, meaning.parse_count, meaning.parse_names):
+    if option.word in (meaning.parse_byte_count, meaning.parse_count, meaning.parse_names):
         return [option.flag, text]
     return []
 

@@ -15,14 +15,12 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import ModelError
 from microc.frontend.graph_builder import GraphBuilder, make_operator_emitter
-from microc.frontend.operator_context import NamedArguments, OperatorContext
+from microc.frontend.operator_context import CallContext, NamedArguments
 from microc.frontend.signature import REQUIRED, BoundConverter, Floats, Only, PresentIf, Value
-from microc.graph.ir import Attr
 from microc.ops.arithmetic import ACTIVATION_FUNCTIONS
 
-_NO_ATTRS: Mapping[str, Attr] = {}
 _ACTIVATIONS: Mapping[str, tuple[str, Floats]] = {
     "elu": ("elu", (1.0,)),
     "exponential": ("exp", ()),
@@ -82,16 +80,16 @@ class LayerWeights(ModelWeights, Protocol):
 
 
 @frozen
-class OpContext(OperatorContext):
+class OpContext(CallContext):
     """Context of the converter of one call of a Keras layer.
 
-    ``builder`` is the builder of the graph, ``class_name`` the layer's class, ``config`` its configuration, ``weights`` its
+    ``builder`` is the builder of the graph, ``operator_name`` the layer's class, ``config`` its configuration, ``weights`` its
     weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a number.
     ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers that wrap
     other layers. ``inputs`` are the operands and the arrays of weights by the names of the converter's parameters."""
 
     builder: GraphBuilder
-    class_name: str
+    operator_name: str
     config: Mapping[str, Any]
     weights: LayerWeights
     operands: Sequence[Any]
@@ -99,15 +97,6 @@ class OpContext(OperatorContext):
     converters: Mapping[str, Converter]
     inputs: Mapping[str, Any] = field(default_factory=dict)
     constant_hint: ClassVar[str] = "make it a weight of the layer"
-
-    @property
-    def where(self) -> str:
-        """Location of the layer for error messages."""
-        return self.builder.where
-
-    def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError with the layer's class and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.class_name}: {what}", where=self.where, hint=hint)
 
     def broken(self, what: str) -> NoReturn:
         """Raise UnsupportedError for a setting or an operand: Keras has built the layer, hence it is valid."""
@@ -139,14 +128,6 @@ class OpContext(OperatorContext):
         return array
 
     # ---- Values and nodes of the graph.
-
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
-        """Append a node of microc's operator ``op``; return its result."""
-        return self.look_up(self.builder.emit(op, inputs, attrs))
-
-    def new_constant(self, stem: str, data: Array) -> Value:
-        """Add a constant; its name is made unique from ``stem``."""
-        return self.look_up(self.builder.new_constant(stem, data))
 
     def add_weight(self, stem: str, array: Array) -> Value:
         """Add a float32 constant; its name is made unique from ``stem``."""
@@ -186,7 +167,7 @@ class OpContext(OperatorContext):
         if converter is None:
             self.refuse(f"layer: {class_name} is not supported", "use a layer that `microc operators` lists")
         inner = replace(
-            self, class_name=class_name, config=layer_json["config"], weights=weights, operands=(operand,), kwargs={}
+            self, operator_name=class_name, config=layer_json["config"], weights=weights, operands=(operand,), kwargs={}
         )
         result = converter(inner)
         if not isinstance(result, str):

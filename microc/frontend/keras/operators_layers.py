@@ -12,24 +12,25 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.keras.context import (
-    Beta,
-    Bias,
-    ChannelsLast,
-    Gamma,
-    Int8Factors,
-    LayerConverter,
-    OpContext,
-)
+from microc.frontend.keras.context import Beta, Bias, ChannelsLast, Gamma, Int8Factors, LayerConverter, OpContext
 from microc.frontend.operator_context import expand_to_axes
 from microc.frontend.signature import Argument, Axes, ConverterTable, Ints, Only, Value
 from microc.graph.ir import Attr
 from microc.ops.windows import compute_same_padding_of_axis
 
 CONVERTERS = ConverterTable(LayerConverter)
+_NO_ATTRS: Mapping[str, Attr] = {}
 Interpolation = Literal["nearest", "bilinear"]
 
 # ---- Converters of dense layers, convolutions and pools.
+
+
+def _emit_product(
+    context: OpContext, op: str, x: Value, kernel: Array, bias: Array | None, attrs: Mapping[str, Attr] = _NO_ATTRS
+) -> Value:
+    """Emit a layer ``op`` with constant weights."""
+    constants = [context.add_weight("kernel", kernel)] + ([] if bias is None else [context.add_weight("bias", bias)])
+    return context.emit(op, (x, *constants), attrs)
 
 
 @CONVERTERS.register("Dense")
@@ -40,9 +41,7 @@ def convert_dense(
     if factors is not None:
         kernel = kernel / factors
     rows = context.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
-    operands = [rows, context.add_weight("kernel", kernel.T)]
-    operands += [] if bias is None else [context.add_weight("bias", bias)]
-    result = context.reshape(context.emit("dense", operands), (*x.shape[:-1], kernel.shape[1]))
+    result = context.reshape(_emit_product(context, "dense", rows, kernel.T, bias), (*x.shape[:-1], kernel.shape[1]))
     return context.emit_activation(result, activation)
 
 
@@ -100,24 +99,17 @@ def _reshape_to_2d_kernel(kernel: Array) -> Array:
 
 
 def _emit_conv2d(
-    context: OpContext,
-    x: Value,
-    weight: Array,
-    bias: Array | None,
-    groups: int,
-    settings: ConvolutionSettings,
+    context: OpContext, x: Value, weight: Array, bias: Array | None, groups: int, settings: ConvolutionSettings
 ) -> Value:
     """Emit a convolution with weights in the layout OHWI; 1D data are reshaped to images and back."""
     image = _reshape_to_image(context, x)
     strides = _expand_to_image_axes(settings.strides, x)
     dilation = _expand_to_image_axes(settings.dilation_rate, x)
     padding = _resolve_window_padding(settings.padding, image.shape[1:3], weight.shape[1:3], strides, dilation)
-    operands = [image, context.add_weight("kernel", weight)]
-    operands += [] if bias is None else [context.add_weight("bias", bias)]
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
     }  # fmt: skip
-    return _reshape_from_image(context, context.emit("conv2d", operands, attrs), x.rank)
+    return _reshape_from_image(context, _emit_product(context, "conv2d", image, weight, bias, attrs), x.rank)
 
 
 @CONVERTERS.register("Conv1D", "Conv2D")
@@ -186,10 +178,9 @@ def convert_convolution_transpose(
         total = reach - stride if settings.padding == "same" else min(reach - stride, 0)
         before.append(max(total, 0) // 2)
         after.append(total - before[-1])
-    operands = [_reshape_to_image(context, x), context.add_weight("kernel", kernel.transpose(2, 0, 1, 3))]
-    operands += [] if bias is None else [context.add_weight("bias", bias)]
+    image, weight = _reshape_to_image(context, x), kernel.transpose(2, 0, 1, 3)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after)}
-    result = context.emit("conv2d_transpose", operands, attrs)
+    result = _emit_product(context, "conv2d_transpose", image, weight, bias, attrs)
     return context.emit_activation(_reshape_from_image(context, result, x.rank), settings.activation)
 
 
@@ -287,14 +278,7 @@ def convert_layer_normalization(
 
 @CONVERTERS.register("GroupNormalization")
 def convert_group_normalization(
-    context: OpContext,
-    x: Value,
-    gamma: Gamma,
-    beta: Beta,
-    *,
-    groups: int,
-    axis: Axes = (-1,),
-    epsilon: float = 1e-3,
+    context: OpContext, x: Value, gamma: Gamma, beta: Beta, *, groups: int, axis: Axes = (-1,), epsilon: float = 1e-3
 ) -> Value:
     """Convert GroupNormalization of channels last.
 
@@ -403,12 +387,7 @@ def convert_leaky_relu(
 
 @CONVERTERS.register("ReLU")
 def convert_relu(
-    context: OpContext,
-    x: Value,
-    *,
-    max_value: float | None = None,
-    negative_slope: float = 0.0,
-    threshold: float = 0.0,
+    context: OpContext, x: Value, *, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0
 ) -> Value:
     """Convert ReLU: min(x, ``max_value``) if x > ``threshold``, else (x - ``threshold``) * ``negative_slope``.
 

@@ -49,13 +49,7 @@ def make_recurrent_converter(op: str) -> Callable[..., Value | tuple[str, ...]]:
     """Return the converter of a layer that becomes microc's layer ``op`` over the second axis (time) of its data."""
 
     def convert_recurrent(
-        context: OpContext,
-        x: Value,
-        kernel: Array,
-        recurrent_kernel: Array,
-        bias: Bias,
-        *,
-        settings: RecurrentSettings,
+        context: OpContext, x: Value, kernel: Array, recurrent_kernel: Array, bias: Bias, *, settings: RecurrentSettings
     ) -> Value | tuple[str, ...]:
         # A GRU with reset_after has a row of biases for the data, and a row for the state.
         biases = [] if bias is None else list(np.atleast_2d(bias))

@@ -14,9 +14,8 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.operator_context import NamedArguments, OperatorContext
+from microc.frontend.operator_context import CallContext, NamedArguments
 from microc.frontend.signature import Value
 from microc.graph.ir import Attr
 from microc.ops import registry
@@ -41,7 +40,7 @@ _FIRST_ARGUMENT = ("self", "input")
 
 
 @frozen
-class OpContext(OperatorContext):
+class OpContext(CallContext):
     """Context of the converter of one call of an ATen operator.
 
     ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``operator_name`` the
@@ -56,15 +55,6 @@ class OpContext(OperatorContext):
     to_numpy_array: Callable[[Any], Array]
     operator_name: str
     constant_hint: ClassVar[str] = "make it a parameter or a buffer of the module"
-
-    @property
-    def where(self) -> str:
-        """Location of the call for error messages."""
-        return self.builder.where
-
-    def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.operator_name}: {what}", where=self.builder.where, hint=hint)
 
     def broken(self, what: str) -> NoReturn:
         """Raise UnsupportedError for an argument: PyTorch has run the program, hence it is valid."""
@@ -110,7 +100,7 @@ class OpContext(OperatorContext):
         """Return the data of a tensor argument; refuse the operator unless they are known at compile time."""
         argument = self.argument(argument_name)
         if isinstance(argument, str):
-            return OperatorContext.constant(self, argument_name)
+            return CallContext.constant(self, argument_name)
         return self.to_numpy_array(argument)
 
     def convert_to_value(self, argument: Any, dtype: str = "") -> Value:
@@ -141,10 +131,6 @@ class OpContext(OperatorContext):
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the extents of a value."""
         return self.builder.shape(value)
-
-    def new_constant(self, stem: str, data: Array) -> Value:
-        """Add a constant; its name is made unique from ``stem``."""
-        return self.look_up(self.builder.new_constant(stem, data))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
         """Append a node of microc's operator ``op``; return its result.
