@@ -233,9 +233,7 @@ class LayerConverter(BoundConverter):
         weights = [
             o for o in signature.operands if o.method == "constant" and (o.is_present is None or o.is_present(context))
         ]
-        if len(operands) == len(
-            signature.operands
-        ):  # the layer's arrays, if any, are for training or for its converter
+        if len(operands) == len(signature.operands):  # arrays of the layer are for training, or read by its converter
             return inputs
         inner = context.weights.weights_of_inner_layer(self.weights_of) if self.weights_of else context.weights
         arrays = inner.arrays()

@@ -31,12 +31,9 @@ NoInitialState = Annotated[Argument, Only(None, "make the state an input and an 
 
 @frozen
 class RecurrentSettings:
-    """Settings of all recurrent layers, and the arguments of their calls. Only a GRU has ``reset_after``, only an LSTM or
-    a GRU ``recurrent_activation``."""
+    """Settings of all recurrent layers, and the arguments of their calls. Only a GRU has ``reset_after``."""
 
     units: int
-    activation: Argument = "tanh"
-    recurrent_activation: Argument = "sigmoid"
     return_sequences: bool = False
     return_state: bool = False
     go_backwards: bool = False
@@ -53,7 +50,7 @@ def make_recurrent_converter(op: str) -> Callable[..., Value | tuple[str, ...]]:
     ) -> Value | tuple[str, ...]:
         # A GRU with reset_after has a row of biases for the data, and a row for the state.
         biases = [] if bias is None else list(np.atleast_2d(bias))
-        functions = [context.resolve_activation(getattr(settings, name)) for name in _GATE_FUNCTIONS[op]]
+        functions = [context.resolve_activation(context.config[name]) for name in _GATE_FUNCTIONS[op]]
         attrs: dict[str, Attr] = {
             "backwards": settings.go_backwards,
             "returns_rows": settings.return_sequences,
@@ -104,7 +101,7 @@ def convert_bidirectional(
     x: Value,
     *,
     layer: Argument,
-    merge_mode: Literal["concat", "sum", "mul", "ave"] = "concat",
+    merge_mode: Literal["concat", "sum", "mul", "ave"],
     initial_state: NoInitialState = None,
 ) -> Value:
     """Convert Bidirectional: run the wrapped layer forwards and backwards in time, and merge both results.

@@ -17,7 +17,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.keras import reader
 from microc.frontend.keras.file import to_snake_case
-from microc.graph import interp
+from microc.graph import ir
 from microc.graph.ir import Graph
 from microc.ops.meaning import reference_node_function
 from tests.frontend.run import library
@@ -110,7 +110,11 @@ def layer(class_name: str, **config: Any) -> dict[str, Any]:
         (layer("RepeatVector", n="many"), "the configuration is broken"),
         (layer("RepeatVector"), "the configuration is broken: KeyError('n')"),
         (layer("TimeDistributed", layer=layer("Lambda")), "layer: Lambda is not supported"),
-        (layer("Bidirectional", layer=layer("Dense")), "layer: got Dense, expected SimpleRNN, GRU or LSTM"),
+        (
+            layer("Bidirectional", layer=layer("Dense"), merge_mode="sum"),
+            "layer: got Dense, expected SimpleRNN, GRU or LSTM",
+        ),
+        (layer("Bidirectional", layer=layer("LSTM"), merge_mode=None), "merge_mode is 'None', expected concat"),
         (layer("GroupNormalization", groups=2), "expected a divisor of 3"),
     ],
 )
@@ -153,7 +157,7 @@ def test_normalization_by_settings(invert: bool) -> None:
     for graph, m, d in ((by_feature, mean, deviation), (of_all, 1, 2)):
         wanted = X * d + m if invert else (X - m) / d
         np.testing.assert_allclose(
-            interp.run(graph, {"x": X}, reference_node_function(graph))[graph.outputs[0]], wanted, rtol=1e-6
+            ir.run(graph, {"x": X}, reference_node_function(graph))[graph.outputs[0]], wanted, rtol=1e-6
         )
 
 

@@ -296,7 +296,7 @@ OF_OTHERS = {
     *((f"UpSampling{rank}D", "interpolation") for rank in (1, 3)),
     *(("UpSampling1D", "data_format"), ("Cropping1D", "data_format"), ("MultiHeadAttention", "attention_axes")),
     *(("Attention", "use_gate"), ("Attention", "sliding_window"), ("EinsumDense", "bias_axes")),
-    *(("LSTM", "reset_after"), ("SimpleRNN", "reset_after"), ("SimpleRNN", "recurrent_activation")),
+    *(("LSTM", "reset_after"), ("SimpleRNN", "reset_after")),
 }
 """Settings of Keras 2, those that a shared converter has for other layers, and those that are computed if they are None."""
 
