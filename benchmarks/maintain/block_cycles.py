@@ -163,6 +163,7 @@ _DSP = re.compile(
 _EXTENSION = re.compile(r"[su]xta?[bh]")
 _NO_RESULT = re.compile(r"(str|vstr|stm|cmp|cmn|tst|teq|nop|push)")
 _TWO_RESULTS = re.compile(r"(ldrd|[su]mull|[su]mlal|smlsld|umaal)")
+_LOADED = re.compile(r"(ldr(?:\.w)? )(\w+)")
 _REGISTER = re.compile(r"\b(?:[rsd]\d+|lr|sp)\b")
 
 
@@ -187,6 +188,18 @@ def is_dependent(older: str, younger: str) -> bool:
     return not written.isdisjoint(_REGISTER.findall(younger))
 
 
+def rename_result(older: str, younger: str) -> tuple[str, str]:
+    """Return two instructions, with another result of the younger one if it is a load whose result the older one reads.
+
+    Operands of a pair are read before its results are written, so that the pair is possible, also where LLVM's order of
+    retirement separates both."""
+    result = _LOADED.match(younger)
+    if result is None or result[2] not in _REGISTER.findall(older) or result[2] in _REGISTER.findall(younger)[1:]:
+        return older, younger
+    spare = next(f"r{n}" for n in range(8) if f"r{n}" not in _REGISTER.findall(f"{older} {younger}"))
+    return older, f"{result[1]}{spare}{younger[result.end() :]}"
+
+
 def count_issues(region: Sequence[str], can_pair: Callable[[str, str], bool]) -> int:
     """Count the issue slots of a region: from the oldest on, two instructions share one if they can pair."""
     slots = index = 0
@@ -205,7 +218,8 @@ def strict_cycles(cpu: str, regions: Sequence[Sequence[str]], cycles: Sequence[f
         return [c + 2 * n for c, n in zip(cycles, loads, strict=True)]
     if cpu != "cortex-m7":
         return list(cycles)
-    pairs = sorted({pair for region in regions for a, b in pairwise(region) for pair in ((a, b), (b, a))})
+    renamed_pairs = {rename_result(*pair) for region in regions for pair in pairwise(region)}
+    pairs = sorted(renamed_pairs | {pair[::-1] for pair in renamed_pairs})
     reports, _ = schedule_regions(cpu, pairs, "-iterations=1", "-timeline", "-timeline-max-iterations=1")
     issues = {i: [t["CycleIssued"] for t in r["TimelineView"]["TimelineInfo"]] for i, r in reports.items()}
     paired = {pairs[i] for i, (older, younger) in issues.items() if older == younger}
@@ -213,7 +227,8 @@ def strict_cycles(cpu: str, regions: Sequence[Sequence[str]], cycles: Sequence[f
     def can_pair(older: str, younger: str) -> bool:
         # llvm-mca retires in order: it delays a load behind a product, although it pairs them the other way round and sustains
         # a pair in each cycle. Two instructions that pair in one order therefore count as a pair in both.
-        return bool({(older, younger), (younger, older)} & paired) and not is_dependent(older, younger)
+        renamed = rename_result(older, younger)
+        return bool({renamed, renamed[::-1]} & paired) and not is_dependent(older, younger)
 
     def can_pair_strictly(older: str, younger: str) -> bool:
         return is_strict_pair(older, younger) and can_pair(older, younger)

@@ -73,8 +73,8 @@ BOARDS = {
 }
 GAIN, GAIN_OF_LIKE = 0.002, 0.02
 """A measurement is worth a schedule of its own from here on: on the core itself, on one of the same instructions."""
-LIKE = {"cortex-m7": "cortex-m4", "cortex-m33": "cortex-m4"}
-"""Cores that have what was measured on another."""
+LIKE = {"cortex-m33": "cortex-m4"}
+"""Cores that have what was measured on another. Cortex-M7 has none: instructions of its board say nothing of its cycles."""
 SLACK = 64
 """Bytes of workspace that a faster schedule may take more, where no arena of NETWORKS grows by it; for speed alone anywhere."""
 PRICES = (0.0, inf, *(2.0 ** (k / 2) for k in range(-10, 24)))

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from microc.base.immutable import frozen
 from microc.errors import UsageError
+from microc.isa.instruction_order import Pipeline
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
@@ -55,7 +56,9 @@ class Body:
     - ``apart``: True if the body is not inlined but stays a C function, because it is long.
     - ``guard``: C preprocessor condition under which the body replaces the meaning. The default is the condition of its
       instruction set.
-    - ``types``: vector types that the statements need, although no parameter has such a type."""
+    - ``types``: vector types that the statements need, although no parameter has such a type.
+    - ``instruction``: the only instruction of the statements, with the result ``%0`` and the parameters ``%1``, ``%2`` ...;
+      empty if the statements are more."""
 
     text: str
     operations: tuple[tuple[str, int], ...] = ()
@@ -63,6 +66,7 @@ class Body:
     apart: bool = False
     guard: str = ""
     types: tuple[str, ...] = ()
+    instruction: str = ""
 
     def counts(self) -> dict[str, int]:
         """Return the operation counts of the body by type of operation, without the iterations of
@@ -155,7 +159,7 @@ def build_instruction_body(text: str, inputs: str) -> Body:
 
     ``inputs``: names of the parameters, one letter each; they are the general registers ``%1``, ``%2`` and so on."""
     operands = ", ".join(f'"r"({name})' for name in inputs)
-    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : {operands});\nreturn r;')
+    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : {operands});\nreturn r;', instruction=text)
 
 
 # ---- Tensor units: their memories, the shape of their matrix product, and the time of their instructions
@@ -286,7 +290,7 @@ def _ceil_div(dividend: int, divisor: int) -> int:
 # ---- Instruction sets: C bodies of the intrinsics for which they have instructions, and their vector registers. Families of
 # cores, each core with a table of costs.
 
-SILENT = frozenset({"taken", "paired", "constant_byte", "signed_byte"})
+SILENT = frozenset({"taken", "paired", "constant_byte", "signed_byte", "joint"})
 """Types of operations that cost cycles, but no instruction."""
 PLAIN: Mapping[str, str] = MappingProxyType({"speed": "-O2", "balanced": "-O2", "size": "-Os"})
 """Optimisation options of the compiler by goal."""
@@ -356,7 +360,8 @@ class Costs:
     ``multiply_long``, ``divide``, ``branch`` (executed), ``float``, ``float_move``, ``float_multiply``,
     ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``, ``vector_store``, and ``call_*`` for
     library functions. Three types cost cycles, but no instruction: ``taken`` (a branch that jumps), ``paired`` (the
-    second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash).
+    second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash). ``joint`` (two
+    instructions that a run of products issues in one cycle) takes cycles off.
     ``signed_byte`` is the sign extension of a byte, on cores that load only unsigned ones.
 
     - ``registers``, ``float_registers``, ``vector_registers``: numbers of registers in which a compiler can keep
@@ -430,7 +435,9 @@ class Core:
     - ``options``: compiler options of the network's files, in addition to options of its family and of the board.
     - ``machine``: options that select the core or instruction set, unless the board's file selects it (``-march=...``).
     - ``probe``: for computers, the test at run time whether a library that was compiled for the core runs on the
-      computer."""
+      computer.
+    - ``pipeline``: for cores that issue two instructions in a cycle, the pipeline by which runs of products are ordered.
+      Schedules are then ranked by cycles instead of instructions."""
 
     name: str
     family: str
@@ -444,6 +451,7 @@ class Core:
     pipelined: int = 0
     cache: int = 0
     probe: Probe | None = None
+    pipeline: Pipeline | None = None
 
     @property
     def has(self) -> frozenset[str]:

@@ -40,6 +40,8 @@ on five cores, 58 % are lowered at 0.8, and the best ones are among them. At 0.8
 TIE_RATIO = 1.02
 """Schedules whose weighted estimates differ by less than this ratio are ranked with cycles in place of instructions,
 because the cost model is not more precise. Constants that all schedules need do not count."""
+LEAST_CYCLES = 0.5
+"""Least number of cycles of an instruction on a core that issues two in a cycle."""
 
 
 class Weight(NamedTuple):
@@ -135,7 +137,8 @@ def _least_total(schedule: Schedule, target: Target, goal: Goal, equal_kernels: 
     constants = _weigh_constants(constant_bytes(schedule), goal, equal_kernels)
     if isinf(goal.price):
         return constants
-    return constants + equal_kernels * FORECAST_MARGIN * forecast_instructions(schedule.func, target)
+    time = forecast_instructions(schedule.func, target) * (LEAST_CYCLES if target.core.pipeline is not None else 1)
+    return constants + equal_kernels * FORECAST_MARGIN * time
 
 
 def _weigh_constants(constant_byte_count: int, goal: Goal, equal_kernels: int) -> float:
@@ -185,7 +188,7 @@ def _worthwhile_packing_candidates(candidates: Sequence[CostedCandidate], goal: 
     packed = [rival for rival in opened or candidates if rival.choice.schedule.packs_bits] or opened
     if not packed:
         return []
-    fewest, fewest_packed = (min(rival.cost.instructions for rival in group) for group in (candidates, packed))
+    fewest, fewest_packed = (min(rival.cost.time for rival in group) for group in (candidates, packed))
     least, least_packed = (min(rival.weight.total for rival in group) for group in (candidates, packed))
     most = DEQUANTISED_MAX_SLOWDOWN if opened else PACKED_MAX_SLOWDOWN
     return packed if fewest_packed <= most * fewest or least_packed <= PACKED_MAX_COST_RATIO * least else []
@@ -202,16 +205,12 @@ def explain_rejection(candidate: CostedCandidate, candidates: Sequence[CostedCan
     if packing and candidate not in packing:
         return "stores weights wider than they need"
     candidates = packing or candidates
-    slower = _format_difference(candidate.cost.instructions, best.cost.instructions)
+    slower = f"{_format_difference(candidate.cost.time, best.cost.time)} {best.cost.time_unit}"
     code, constants = candidate.cost.code_bytes - best.cost.code_bytes, candidate.constant_bytes - best.constant_bytes
     flash = f"{code:+,} bytes of code, {constants:+,} of constants"
     if isinf(goal.price):
         if candidate.weight > best.weight:
-            return (
-                f"flash: {flash}"
-                if candidate.weight.total > best.weight.total
-                else f"as much flash, {slower} instructions"
-            )
+            return f"flash: {flash}" if candidate.weight.total > best.weight.total else f"as much flash, {slower}"
         return "costs the same, comes later"
     common = min(rival.weight.constants for rival in candidates)
     if candidate.weight.total <= _limit_of_ties(min(rival.weight for rival in candidates), common, goal):
@@ -221,9 +220,9 @@ def explain_rejection(candidate: CostedCandidate, candidates: Sequence[CostedCan
         cycles = f"{_format_difference(candidate.cost.cycles, best.cost.cycles)} cycles"
         more = candidate.cost.cycles > best.cost.cycles
         return f"{alike}, {cycles}" if more else f"{alike}, flash: {flash}, which {cycles} are not worth"
-    if candidate.cost.instructions <= best.cost.instructions:
-        return f"flash: {flash}, which {slower} instructions are not worth"
-    return f"{slower} instructions" + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
+    if candidate.cost.time <= best.cost.time:
+        return f"flash: {flash}, which {slower} are not worth"
+    return slower + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
 
 
 def _format_difference(value: float, reference: float) -> str:
@@ -235,15 +234,15 @@ def _format_difference(value: float, reference: float) -> str:
 def weigh_cost(cost: Cost, constant_byte_count: int, goal: Goal, equal_kernels: int) -> Weight:
     """Weigh an estimated cost and the bytes of constants for a goal.
 
-    If size alone counts, the total is the bytes of flash, and instructions break ties. Else the total is instructions
-    plus the goal's price times bytes of flash, and cycles plus the same price break ties. ``equal_kernels`` equal
-    kernels share their code, but not their ``constant_byte_count``."""
+    If size alone counts, the total is the bytes of flash, and the time (:attr:`Cost.time`) breaks ties. Else the total is the
+    time plus the goal's price times bytes of flash, and cycles plus the same price break ties. ``equal_kernels`` equal kernels
+    share their code, but not their ``constant_byte_count``."""
     constants = _weigh_constants(constant_byte_count, goal, equal_kernels)
-    instructions, cycles = equal_kernels * cost.instructions, equal_kernels * cost.cycles
+    time, cycles = equal_kernels * cost.time, equal_kernels * cost.cycles
     if isinf(goal.price):
-        return Weight(cost.code_bytes + constants, instructions, constants)
+        return Weight(cost.code_bytes + constants, time, constants)
     flash = goal.price * cost.code_bytes + constants
-    return Weight(instructions + flash, cycles + flash, constants)
+    return Weight(time + flash, cycles + flash, constants)
 
 
 def workspace_bytes(func: ir.PrimFunc) -> int:

@@ -48,7 +48,7 @@ def evaluate(lines: list[str]) -> dict[str, str]:
 @pytest.mark.parametrize("seed", range(40))
 def test_orders_compute_the_same(seed: int) -> None:
     operations = random_operations(random.Random(seed), 30)
-    ordered = order_operations(operations, PIPELINE, REGISTERS)
+    ordered = order_operations(operations, PIPELINE, REGISTERS).lines
     assert evaluate(list(ordered)) == evaluate([re.sub("[<>]", "", operation.text) for operation in operations])
     assert set(re.findall(r"q\d", " ".join(ordered))) <= set(REGISTERS)
 
@@ -60,7 +60,7 @@ def test_loads_and_products_alternate() -> None:
         Operation(f"{'load' if k % 2 == 0 else 'product'} <v{k // 2}>", "product" if k % 2 else "load", (f"v{k // 2}",))
         for k in range(8)
     ]
-    names = [line.split()[0] for line in order_operations(pairs, timings, REGISTERS)]
+    names = [line.split()[0] for line in order_operations(pairs, timings, REGISTERS).lines]
     assert names[:2] == ["load", "load"] and names[1:-1] == ["load", "product"] * 3
 
 
@@ -69,7 +69,7 @@ def test_vectors_of_one_load_are_neighbours() -> None:
     both = Operation("load2 <even>, <odd>", "load", ("even", "odd"))
     uses = [Operation("store <v0>", "store"), Operation("store <v2>", "store")]
     after = [Operation("store <even>", "store"), Operation("store <odd>", "store"), Operation("store <v1>", "store")]
-    lines = order_operations([*first, *uses, both, *after], PIPELINE, ("q0", "q1", "q2", "q3"))
+    lines = order_operations([*first, *uses, both, *after], PIPELINE, ("q0", "q1", "q2", "q3")).lines
     even, odd = next(re.findall(r"q(\d)", line) for line in lines if line.startswith("load2"))
     assert int(odd) == int(even) + 1
 

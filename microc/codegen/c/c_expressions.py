@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -137,7 +138,8 @@ def float32_literal(number: np.float32) -> str:
 class ExprPrinter:
     """Printer of expressions, which also records the helper functions and headers that the printed text needs.
 
-    ``helpers`` are the names of the small inline functions (``min_i32``) and intrinsics that were printed. ``needs_math``
+    ``helpers`` are the names of the small inline functions (``min_i32``) and intrinsics that were printed. ``portable_helpers``
+    are those that may be printed in vain, because the compiler takes an assembly statement in their place. ``needs_math``
     becomes True when a function of ``<math.h>`` is printed. ``bounds`` are the smallest and the largest value of variables.
     ``largest_literal`` is the largest product of literals that fits an ``int``. ``own_math`` are functions of ``<math.h>`` for
     which microc prints its own definitions, because the C library lacks them (``Family.own_math``). These compute in
@@ -146,6 +148,7 @@ class ExprPrinter:
 
     def __init__(self, largest_literal: int = MAX_INT16, own_math: frozenset[str] = frozenset()) -> None:
         self.helpers: dict[str, None] = {}
+        self.portable_helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
         self.largest_literal = largest_literal
@@ -153,6 +156,11 @@ class ExprPrinter:
 
     def __call__(self, expr: ir.Expr) -> str:
         return self._print(expr)[0]
+
+    def keep_helpers_of_portable_code(self, helpers_before: Mapping[str, None]) -> None:
+        """Keep the helpers that were recorded since ``helpers_before`` as those of code beside an assembly statement."""
+        self.portable_helpers |= self.helpers
+        self.helpers = dict(helpers_before)
 
     def _use_helper(self, name: str) -> str:
         """Record that the printed text calls the helper function ``name``. Return ``name``."""

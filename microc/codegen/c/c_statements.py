@@ -16,6 +16,7 @@ from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
 from microc.isa.instruction_set import LANE
+from microc.isa.straight_line import Run, split_at_runs
 from microc.module import Kernel, Module
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed
@@ -228,6 +229,8 @@ def _separate_workspaces(loop: ir.For) -> tuple[ir.Stmt, dict[str, int]]:
 # ---- Statements and functions.
 
 INDENT = "    "
+WORD = "microc_word"
+"""Beginning of the names of the variables for loaded words in the assembly statement of a run of products."""
 
 
 class StmtPrinter:
@@ -236,7 +239,7 @@ class StmtPrinter:
     One instance prints all functions of a C file, so that ``expr`` records the helpers that any of them calls.
     ``address_space`` is the qualifier of the address space of constant parameters and a blank; it is empty if the core has a
     single address space. ``size_bounds`` are the smallest and the largest value of scalar parameters. ``runs_loops_by_function``
-    is True if a thread pool or several cores run parallel loops."""
+    is True if a thread pool or several cores run parallel loops. ``cpu`` is the core whose pipeline orders runs of products."""
 
     def __init__(
         self,
@@ -245,9 +248,12 @@ class StmtPrinter:
         size_bounds: Bounds | None = None,
         *,
         runs_loops_by_function: bool = False,
+        cpu: str = "host",
     ) -> None:
         self.expr = expr or ExprPrinter()
         self.runs_loops_by_function = runs_loops_by_function
+        self.cpu = cpu
+        self.loop: ir.Var | None = None
         self.func: ir.PrimFunc | None = None
         self.parallel_loops: list[ParallelLoop] = []
         self.address_space = address_space
@@ -256,14 +262,21 @@ class StmtPrinter:
 
     def print_statement(self, stmt: ir.Stmt) -> list[str]:
         """Print a statement as lines of C, after the comment of its block. The outermost lines are not indented."""
+        lines: list[str] = []
+        for part in split_at_runs(stmt, self.cpu, self.loop):
+            lines += self._print_run(part) if isinstance(part, Run) else self._print_without_runs(part)
+        return lines
+
+    def _print_without_runs(self, stmt: ir.Stmt) -> list[str]:
+        """Print a statement that is no run of products and contains none, except in its loops and branches."""
         comment = self.blocks.comment_before(stmt) if self.blocks else []
         return [*comment, *self._print_without_comment(stmt)]
 
     def _print_without_comment(self, stmt: ir.Stmt) -> list[str]:
-        """Print a statement as lines of C, without the comment of its block."""
+        """Print a statement as :meth:`_print_without_runs` does, without the comment of its block."""
         match stmt:
             case ir.Seq(body):
-                return [line for child in body for line in self.print_statement(child)]
+                return [line for child in body for line in self._print_without_runs(child)]
             case ir.Store(buffer, indices, value):
                 return self._print_store(buffer, indices, value)
             case ir.For():
@@ -276,7 +289,7 @@ class StmtPrinter:
             case ir.Let(var, value, body):
                 return [
                     f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};",
-                    *self.print_statement(body),
+                    *self._print_without_runs(body),
                 ]
             case ir.Alloc(buffer, body):
                 return [*self._print_declaration(buffer, body), *self.print_statement(body)]
@@ -284,6 +297,39 @@ class StmtPrinter:
                 return [f"{self.expr(value)};"]
             case _:
                 raise InternalError(f"statement {type(stmt).__name__}: the printer of C has no case for this type")
+
+    def _print_run(self, run: Run) -> list[str]:
+        """Print a run of products as an assembly statement, and beside it the statements that it replaces."""
+        pipeline = CORES[self.cpu].pipeline
+        assert pipeline is not None
+        first_sum = next(s for s in run.statements if isinstance(s, ir.Store))
+        comment = self.blocks.comment_before(first_sum) if self.blocks else []
+        helpers = dict(self.expr.helpers)
+        portable = [line for s in run.statements for line in self._print_without_comment(s)]
+        self.expr.keep_helpers_of_portable_code(helpers)
+        words = [f"{WORD}_{n}" for n in range(run.words)]
+        outputs = [
+            f'[s{n}] "{"=&r" if total in run.started else "+r"}"({self.expr(total)})'
+            for n, total in enumerate(run.sums)
+        ]
+        outputs += [f'[w{n}] "=&r"({word})' for n, word in enumerate(words)]
+        inputs = [f'[p{n}] "r"({self.expr(address)})' for n, address in enumerate(run.pointers)]
+        inputs += [f'[i{n}] "r"({self.expr(var)})' for n, var in enumerate(run.inputs)]
+        return [
+            *comment,
+            f"#if {pipeline.guard}",
+            "__extension__({",  # C99 allows literals of 4095 characters, compilers any length; with this they do not warn
+            f"    int32_t {', '.join(words)};",
+            "    __asm__ volatile(",
+            *(f'        "{line}\\n"' for line in run.order.lines),
+            f"        : {', '.join(outputs)}",
+            f"        : {', '.join(inputs)}",
+            '        : "memory");',
+            "});",
+            "#else",
+            *portable,
+            "#endif",
+        ]
 
     def _print_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
         """Print a store as an assignment, or as a compound assignment (``+=``) if its value updates the stored element."""
@@ -315,7 +361,9 @@ class StmtPrinter:
         if is_distributed(loop) and self.runs_loops_by_function:
             inside, workspace_sizes = _separate_workspaces(loop)
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
+        around, self.loop = self.loop, loop.var
         body = _indent_lines(self.print_statement(inside))
+        self.loop = around
         strip = find_active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
@@ -460,13 +508,17 @@ _DTYPE_OF_LETTER = {"i": "int", "u": "uint", "f": "float"}
 
 
 def print_helper_functions(
-    helper_names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
+    helper_names: Iterable[str],
+    cpu: str = "host",
+    file_printer: ExprPrinter | None = None,
+    portable_names: Iterable[str] = (),
 ) -> dict[str, list[str]]:
     """Return the C of the helper functions ``helper_names`` and of all helpers that they call: lines by helper name.
 
     Each helper follows the helpers that it calls. An intrinsic may have an implementation for the core and a portable one, of
     which the preprocessor selects one. Helpers that only the portable one calls may be unused, and get the attribute ``unused``.
-    ``file_printer``: the printer of the C file, which records whether helpers need ``<math.h>``.
+    ``file_printer``: the printer of the C file, which records whether helpers need ``<math.h>``. ``portable_names``: further
+    helpers, which only code beside assembly statements calls.
     """
     sources: dict[str, list[str]] = {}
     always_used = set(helper_names)
@@ -484,7 +536,7 @@ def print_helper_functions(
                 always_used.update(printer.helpers)
             sources[name] = lines
 
-    for name in sorted(always_used):
+    for name in sorted(always_used.union(portable_names)):
         add_with_dependencies(name)
     return {
         name: lines if name in always_used or dtypes.is_vector(name) else [*_print_attribute("unused"), *lines]

@@ -73,7 +73,11 @@ def make_statement_printer(module: Module) -> StmtPrinter:
     expr = ExprPrinter(MAX_INT16 if required_int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
     return StmtPrinter(
-        expr, space, sizes, runs_loops_by_function=thread_count_of(module) > 1 or core_count_of(module) > 1
+        expr,
+        space,
+        sizes,
+        runs_loops_by_function=thread_count_of(module) > 1 or core_count_of(module) > 1,
+        cpu=module.options["cpu"],
     )
 
 
@@ -455,7 +459,8 @@ def _print_helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
 
     Each definition follows those of the helpers that it calls."""
     names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
-    texts = print_helper_functions(names, module.options["cpu"], printer.expr).values()
+    portable = printer.expr.portable_helpers
+    texts = print_helper_functions(names, module.options["cpu"], printer.expr, portable).values()
     return tuple(Code("\n".join(part for line in lines for part in wrap_line(line))) for lines in texts)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from microc.base.immutable import frozen
 from microc.isa import CORES
 from microc.schedule.choose import Weight, weigh_cost
-from microc.schedule.cost.cost_model import Cost
+from microc.schedule.cost.cost_model import Cost, time_unit_of
 from microc.schedule.primitives.tree import Step, parse_step
 from microc.target import Goal, Target
 
@@ -133,7 +133,7 @@ def shipped_candidates(
     for schedule in schedules:
         if schedule.prices[0] <= goal.price <= schedule.prices[1]:
             cycles = schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING]
-            cost = replace(schedule.cost, cycles=cycles)
+            cost = replace(schedule.cost, cycles=cycles, time_unit=time_unit_of(target))
             candidates.append(ShippedCandidate(schedule, weigh_cost(cost, schedule.constants, goal, uses)))
     return candidates
 

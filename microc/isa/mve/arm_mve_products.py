@@ -574,7 +574,7 @@ def _build_bodies(rows: int) -> Iterator[tuple[str, Body]]:
 
     All registers are fixed, because compilers would else report that they have run out of registers."""
     operations = tuple(_list_operations(rows))
-    loop = ("dls lr, lr", "0:", *order_operations(operations, PIPELINE, _VECTOR_REGISTERS), "le lr, 0b")
+    loop = ("dls lr, lr", "0:", *order_operations(operations, PIPELINE, _VECTOR_REGISTERS).lines, "le lr, 0b")
     names = [operation.type_ for operation in operations]
     loads, stores = names.count("load"), names.count("store")
     counts = (("vector_load", loads), ("vector_store", stores), ("vector", len(names) - loads - stores), ("branch", 1))

@@ -16,6 +16,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Costs
 from microc.isa.instruction_set import TensorUnit
+from microc.isa.straight_line import Run, split_at_runs
 from microc.module import UnitUse
 from microc.schedule.cost.loop_region import LoopBody, ValueCosts
 from microc.schedule.cost.operation_counts import Selector
@@ -241,7 +242,8 @@ class Cost:
     - ``operations``: counts of machine operations by type (:class:`microc.isa.instruction_set.Costs`).
     - ``spilled``: number of instructions that access the stack.
     - ``traffic``: memory accesses to each operand, by name.
-    - ``fetches``: instruction fetches of the function's loops. Their wait states are not included in ``cycles``."""
+    - ``fetches``: instruction fetches of the function's loops. Their wait states are not included in ``cycles``.
+    - ``time_unit``: ``instructions`` or ``cycles``, by which schedules are ranked."""
 
     instructions: float
     cycles: float
@@ -250,6 +252,17 @@ class Cost:
     operations: Mapping[str, float]
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     fetches: Fetches = NOTHING
+    time_unit: str = "instructions"
+
+    @property
+    def time(self) -> float:
+        """Instructions or cycles, as :attr:`time_unit` says."""
+        return self.cycles if self.time_unit == "cycles" else self.instructions
+
+
+def time_unit_of(target: Target) -> str:
+    """Return the unit by which schedules are ranked on a core: cycles if they depend on the order of instructions."""
+    return "cycles" if target.core.pipeline is not None else "instructions"
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
@@ -277,6 +290,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
         operations=MappingProxyType(dict(operations)),
         traffic=MappingProxyType(dict(walker.traffic)),
         fetches=walker.nests.build_function_tree(walker.printed),
+        time_unit=time_unit_of(target),
     )
 
 
@@ -306,11 +320,24 @@ class _CostWalker(ValueCosts):
     # ------------------------------------------------------------ statements
 
     def count_statement(self, stmt: ir.Stmt) -> None:
-        """Count a statement."""
+        """Count a statement, and the cycles that its runs of products save."""
+        for part in split_at_runs(stmt, self.selector.target.cpu, self.regions[-1].var):
+            if not isinstance(part, Run):
+                self._count_without_runs(part)
+                continue
+            self.pairs_loads = False
+            for statement in part.statements:
+                self._count_without_runs(statement)
+            self.pairs_loads = True
+            joint = len(part.order.lines) - part.order.cycles
+            self.add_operations({"joint": joint}, self.regions[-1].weight)
+
+    def _count_without_runs(self, stmt: ir.Stmt) -> None:
+        """Count a statement that is no run of products and contains none, except in its loops and branches."""
         match stmt:
             case ir.Seq(body):
                 for child in body:
-                    self.count_statement(child)
+                    self._count_without_runs(child)
             case ir.Store(buffer, indices, value):
                 value = self.invariants.hoist_invariants(value, self.invariants.innermost_level)
                 self.count_value(value, self.selector.count_store(buffer, value))
@@ -326,7 +353,7 @@ class _CostWalker(ValueCosts):
                 self.named[var] = substitute(value, self.named)
                 if (rewritten := self.invariants.record_definition(var, value)) is not None:
                     self.count_definition(var, self.selector.widened_word(var, rewritten))
-                self.count_statement(body)
+                self._count_without_runs(body)
             case ir.Evaluate(value):
                 value = self.invariants.hoist_invariants(value, self.invariants.innermost_level)
                 self.count_value(value, self.selector.count(value))

@@ -479,7 +479,8 @@ class ValueCosts:
     """Visitor of a function's values that counts operations, weighted by their executions, and printed instructions.
 
     ``regions``: records of the function's body and of the loops around the current statement, outermost first.
-    ``held``: operands by subexpression of the current expression."""
+    ``held``: operands by subexpression of the current expression. ``pairs_loads``: False in runs of products, where each
+    word has a load of its own."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         self.selector = selector
@@ -491,6 +492,7 @@ class ValueCosts:
         self.held: dict[ir.Expr, list[Operand]] = {}
         self.previous: Address | None = None
         self.single = False
+        self.pairs_loads = True
         self.nests = CodeSizeTree(core)
 
     def add_operations(self, counts: Mapping[str, float], executions: float, *, printed: bool = True) -> None:
@@ -604,7 +606,7 @@ class ValueCosts:
 
         ``word_address``: address of the loaded word; None for any other access. Two words in one expression are not
         paired, because each is loaded just before the instruction that uses it."""
-        word_address = word_address if self.single else None
+        word_address = word_address if self.single and self.pairs_loads else None
         before, self.previous = self.previous, word_address
         if self.core.pair and word_address is not None and before is not None and word_address.is_word_after(before):
             self.previous = None

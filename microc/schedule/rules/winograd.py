@@ -93,16 +93,24 @@ def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int
 
 
 def default_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Return the largest unroll factor of K that leaves no tail, as a tuple of one."""
-    return search_unrolls(start, target, goal)[:1]
+    """Return the largest unroll factor of K that leaves no tail; also twice as much, where a run of products
+    (:mod:`microc.isa.straight_line`) fills a pipeline once an iteration."""
+    largest = search_unrolls(start, target, goal)[0]
+    is_run = target.core.pipeline is not None and _step_count(start) % (2 * largest) == 0
+    return (largest, 2 * largest) if is_run else (largest,)
 
 
 def search_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """Return the unroll factors of K that leave no tail, largest first. A step has :data:`STEP` terms of integers,
     or one term of floats."""
-    tile = find_buffer(start.func, TILE)
-    steps = tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
+    steps = _step_count(start)
     return tuple(n for n in range(UNROLL, 0, -1) if steps % n == 0)
+
+
+def _step_count(start: Schedule) -> int:
+    """Return the number of steps along K."""
+    tile = find_buffer(start.func, TILE)
+    return tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
 
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
