@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
@@ -131,7 +132,7 @@ def _count_operations_by_name(body: ir.Stmt, _intrinsics_key: object) -> Mapping
     return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations_of_node(expr)))
 
 
-def _operations_of_node(expr: ir.Expr) -> set[str]:
+def _operations_of_node(expr: ir.Expr) -> AbstractSet[str]:
     """Return the names in ``library.json`` of the operations of one expression node, without its operands.
 
     For an intrinsic these are the operations of its portable meaning."""
@@ -156,16 +157,19 @@ def _operations_of_node(expr: ir.Expr) -> set[str]:
         case ir.Call(name, args) if name in MATH_FUNCTIONS:
             return {f"{_promoted_dtype(args[0].dtype)}.{name}"}
         case ir.Call(name) if name in SCALAR:
-            return _intrinsic_operations(name)
+            return _intrinsic_operations(name, SCALAR.entries)
         case _:
             return set()
 
 
-def _intrinsic_operations(name: str) -> set[str]:
-    """Return the names in ``library.json`` of the operations in an intrinsic's portable meaning (its TIR definition)."""
+@lru_cache(maxsize=1024)
+def _intrinsic_operations(name: str, _intrinsics_key: object) -> AbstractSet[str]:
+    """Return the names in ``library.json`` of the operations in an intrinsic's portable meaning (its TIR definition).
+
+    Kernels call few intrinsics many times. The second argument is as in :func:`_count_operations_by_name`."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
-    return set().union(*map(_operations_of_node, exprs))
+    return frozenset().union(*map(_operations_of_node, exprs))
 
 
 def _promoted_dtype(dtype: str) -> str:
