@@ -119,12 +119,18 @@ in ``templates/project/threads.c.j2`` and ``cores.c.j2``."""
 
 def thread_count_of(module: Module) -> int:
     """Return the number of threads that run a network's parallel loops. It is 1 if the network has no parallel loops."""
-    return int(module.options.get("threads", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+    return _worker_count(module, "threads")
 
 
 def core_count_of(module: Module) -> int:
     """Return the number of cores that run a network's parallel loops. It is 1 if the network has no parallel loops."""
-    return int(module.options.get("cores", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+    return _worker_count(module, "cores")
+
+
+def _worker_count(module: Module, option: str) -> int:
+    """Return the number that an option of a module names, or 1 if the network has no parallel loops."""
+    count = int(module.options.get(option, 1))
+    return count if count > 1 and any(map(has_parallel_loop, module.kernels)) else 1
 
 
 def has_parallel_loop(kernel: Kernel) -> bool:

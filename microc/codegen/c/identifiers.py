@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
@@ -197,6 +198,8 @@ class _FunctionRenamer:
     """Renamer of the variables and buffers of a function, which it visits in the order of the printed text.
 
     ``scopes``: the sets of names declared in each block around the current statement, the innermost block last.
+    ``first_numbers``: for the stems of numbered names, the first number that may be free in the innermost block; names are
+    not released before their block ends.
     ``used_names``: all names in the function before it was renamed, and new names with a number. ``buffer_names``: names of the
     function's buffers, which occur as words in the names of loops. ``variables`` and ``buffers`` map each declared variable
     and buffer to the renamed one."""
@@ -204,6 +207,7 @@ class _FunctionRenamer:
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
         self.scopes: list[set[str]] = [set()]
+        self.first_numbers: ChainMap[str, int] = ChainMap()
         self.used_names = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
         self.buffer_names = {p.name for p in func.params}
         for stmt in walk_stmt(func.body):
@@ -237,9 +241,11 @@ class _FunctionRenamer:
         stem = re.sub(r"_\d+$", "", preferred)
         if stem == preferred:
             return self.declare_variable(var, preferred)
-        return self.declare_variable(
-            var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.can_declare([n]))
-        )
+        number = self.first_numbers.get(stem, 0)
+        while not self.can_declare([f"{stem}_{number}"]):
+            number += 1
+        self.first_numbers[stem] = number + 1
+        return self.declare_variable(var, f"{stem}_{number}")
 
     def rename_buffer(self, buffer: ir.Buffer, preferred_name: str, body: ir.Stmt | None = None) -> ir.Buffer:
         """Declare a buffer in the innermost scope, and return the renamed buffer.
@@ -256,7 +262,13 @@ class _FunctionRenamer:
         """Test whether all ``names`` may be declared in the innermost scope.
 
         None of them may be reserved, or declared in a block around the current statement."""
-        return all(self.is_free(name) and not any(name in block for block in self.scopes) for name in names)
+        for name in names:
+            for block in self.scopes:  # most names fail here, so that no identifier is looked up
+                if name in block:
+                    return False
+            if not self.is_free(name):
+                return False
+        return True
 
     def is_free(self, name: str) -> bool:
         """Test whether a variable of the function may have this name.
@@ -283,12 +295,19 @@ class _FunctionRenamer:
         self.used_names.add(f"{prefix}_{number}")
         return f"{prefix}_{number}"
 
+    @contextmanager
+    def open_scope(self) -> Iterator[None]:
+        """Declare names in a new innermost scope while the context lasts."""
+        self.scopes.append(set())
+        self.first_numbers = self.first_numbers.new_child()
+        yield
+        self.first_numbers = self.first_numbers.parents
+        self.scopes.pop()
+
     def rename_block(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement that is printed inside braces with its names replaced. The braces are a new scope."""
-        self.scopes.append(set())
-        renamed_stmt = self.rename_statement(stmt)
-        self.scopes.pop()
-        return renamed_stmt
+        with self.open_scope():
+            return self.rename_statement(stmt)
 
     def rename_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement with the variables and buffers in it renamed.
@@ -311,10 +330,9 @@ class _FunctionRenamer:
                 )
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.rename_expr(extent), self.variables.get(var)
-                self.scopes.append(set())
-                counter = self.declare_variable(var, shorten_loop_name(var.name, self.buffer_names))
-                renamed_stmt: ir.Stmt = ir.For(counter, extent, self.rename_block(body), kind, annotations)
-                self.scopes.pop()
+                with self.open_scope():
+                    counter = self.declare_variable(var, shorten_loop_name(var.name, self.buffer_names))
+                    renamed_stmt: ir.Stmt = ir.For(counter, extent, self.rename_block(body), kind, annotations)
                 self.restore_outer_variable(var, outer)
                 return renamed_stmt
             case ir.Let(var, value, body):
