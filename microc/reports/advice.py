@@ -35,21 +35,39 @@ MIN_INT8_SPEEDUP = 1.2
 """Least speed-up of int8 over floats for which quantising is advised."""
 _PROBE_PIXELS, _PROBE_CHANNELS = 16, 32
 """Number of pixels and of channels of the pointwise convolution that is compiled to compare floats and int8."""
+_PROBE_ELEMENTS = _PROBE_PIXELS * _PROBE_CHANNELS
 _PROBE_SCALE = Quant((0.0371,), (3,))
 _PROBE_WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
 @frozen
 class FloatCosts:
-    """Estimated costs of floats on a core, compared with integers, from counted instructions.
+    """Estimated costs of floats on the core ``cpu``, compared with integers.
 
-    ``int8_speedup``: instructions of a convolution in floats, divided by the instructions of the same convolution in int8.
-    ``instructions_per_scaled_result``: additional instructions for a result that is scaled by a float, not in fixed point.
-    ``instructions_per_dequantized_element``: instructions for each element that is dequantised."""
+    Each cost is estimated when it is read, from the instructions of one or two small networks that are compiled for it."""
 
-    int8_speedup: float
-    instructions_per_scaled_result: float
-    instructions_per_dequantized_element: float
+    cpu: str
+
+    @property
+    def int8_speedup(self) -> float:
+        """Instructions of a convolution in floats, divided by the instructions of the same convolution in int8."""
+        return _count_convolution_instructions(self.cpu, False, "float") / self._fixed_point_instructions
+
+    @property
+    def instructions_per_scaled_result(self) -> float:
+        """Additional instructions for a result that is scaled by a float, not in fixed point."""
+        exact = _count_convolution_instructions(self.cpu, True, "float")
+        return (exact - self._fixed_point_instructions) / _PROBE_ELEMENTS
+
+    @property
+    def instructions_per_dequantized_element(self) -> float:
+        """Instructions for each element that is dequantised."""
+        return _count_dequantize_instructions(self.cpu) / _PROBE_ELEMENTS
+
+    @property
+    def _fixed_point_instructions(self) -> float:
+        """Instructions of a convolution in int8 whose results are scaled in fixed point."""
+        return _count_convolution_instructions(self.cpu, True, "fixed")
 
 
 def advise_on_arithmetic(arithmetic: Arithmetic, model: str, target: Target, requantize: str) -> tuple[str, ...]:
@@ -60,17 +78,18 @@ def advise_on_arithmetic(arithmetic: Arithmetic, model: str, target: Target, req
     """
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
-    float_costs, sentences = estimate_float_costs(target.cpu), list[str]()
-    speedup = float_costs.int8_speedup
-    if arithmetic.float_macs and speedup >= MIN_INT8_SPEEDUP:
+    float_costs, sentences = FloatCosts(target.cpu), list[str]()
+    speedup = float_costs.int8_speedup if arithmetic.float_macs else 0.0
+    if speedup >= MIN_INT8_SPEEDUP:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its float layers in int8"
         sentences.append(
             f"{core}: {what} would be about {speedup:.{0 if speedup >= 9.5 else 1}f} times faster: "
             f"microc quantize {shlex.quote(model)} --data SAMPLES -o {shlex.quote(str(Path(model).with_suffix('.mcg')))}"
         )
-    saved = round(arithmetic.float_scaled * float_costs.instructions_per_scaled_result)
-    if saved > 0 and requantize == "float":
+    scaled = arithmetic.float_scaled if requantize == "float" else 0
+    saved = round(scaled * float_costs.instructions_per_scaled_result) if scaled else 0
+    if saved > 0:
         sentences.append(
             f"{arithmetic.float_scaled:,} results are scaled by floats: --requantize fixed saves about {saved:,} instructions "
             "of a run; it rounds only ties differently, a few results in a million"
@@ -117,19 +136,19 @@ def _float32_weights_note(constant_name: str) -> str:
 
 
 @cache
-def estimate_float_costs(cpu: str) -> FloatCosts:
-    """Estimate what floats cost on a core, compared with integers, by compiling small networks."""
-    floats, exact, fixed = (
-        compile_model(
-            _build_pointwise_convolution_graph(is_int8), target_for(cpu), Options(requantize=requantize)
-        ).instructions
-        for is_int8, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
-    )
-    count = _PROBE_PIXELS * _PROBE_CHANNELS
+def _count_convolution_instructions(cpu: str, is_int8: bool, requantize: str) -> float:
+    """Count the instructions of a pointwise convolution on a core. ``requantize``: value of the option."""
+    graph = _build_pointwise_convolution_graph(is_int8)
+    return compile_model(graph, target_for(cpu), Options(requantize=requantize)).instructions
+
+
+@cache
+def _count_dequantize_instructions(cpu: str) -> float:
+    """Count the instructions that dequantise as many elements as the convolution has, on a core."""
     net = GraphBuilder()
-    graph = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _PROBE_SCALE)})
-    dequantized = compile_model(graph, target_for(cpu), Options()).instructions
-    return FloatCosts(floats / fixed, (exact - fixed) / count, dequantized / count)
+    x = net.input("x", (1, _PROBE_ELEMENTS), "int8")
+    graph = net.graph("reals", {"y": _add_dequantize_operator(net, x, _PROBE_SCALE)})
+    return compile_model(graph, target_for(cpu), Options()).instructions
 
 
 def _build_pointwise_convolution_graph(is_int8: bool) -> Graph:
@@ -361,7 +380,7 @@ def _output_dtype_advice(network: AdvisedNetwork) -> Iterator[Advice]:
             continue
         saved = (
             prod(tensor["shape"])
-            * estimate_float_costs(network.cpu).instructions_per_dequantized_element
+            * FloatCosts(network.cpu).instructions_per_dequantized_element
             / (network.data["totals"]["instructions"] or 1)
         )
         is_separate = writers[0]["op"] == "dequantize"
@@ -386,7 +405,7 @@ def _quantization_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     ]
     if network.is_computer or not float_layers:
         return
-    times = estimate_float_costs(network.cpu).int8_speedup
+    times = FloatCosts(network.cpu).int8_speedup
     if times < MIN_INT8_SPEEDUP:
         return
     core = f"the core is a {network.cpu}" if "fpu" in CORES[network.cpu].has else "this core has no FPU"
@@ -409,7 +428,7 @@ def _fixed_point_scaling_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     scaled = [layer for layer in network.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
     count = sum(sizes[name] for layer in scaled for name in layer["outputs"])
     if count:
-        saved_instructions = count * max(estimate_float_costs(network.cpu).instructions_per_scaled_result, 0)
+        saved_instructions = count * max(FloatCosts(network.cpu).instructions_per_scaled_result, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed rounds only ties differently, a few in a million",
             network.format_compile_command("--requantize fixed"),

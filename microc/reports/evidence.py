@@ -16,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import numpy as np
 
 from microc import __version__
@@ -398,6 +397,8 @@ def read_accuracy(path: Path) -> dict[str, Any]:
 
     ``path``: a file with the output of ``microc verify --json``, or the folder of ``--evidence``. Raises UsageError if
     it contains no such result."""
+    import jsonschema
+
     data = _read_verification_evidence(path) if path.is_dir() else _read_verification_json(path)
     try:
         jsonschema.validate(data, ACCURACY_SCHEMA)

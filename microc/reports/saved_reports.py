@@ -11,8 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import jsonschema
-
 from microc.base.file_access import open_regular_file, read_text
 from microc.compiler import api, validation
 from microc.compiler.interaction import Progress, as_callback
@@ -78,6 +76,8 @@ def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
 
     Return the data without the fields that ``--json`` adds. Raises UsageError, which names ``file``, if the data are no
     report, or a report of another version."""
+    import jsonschema
+
     version = data.get("report_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
         raise UsageError(f"{file}: got a report of version {version}, expected {VERSION}", where=str(file), hint=_HINT)

@@ -14,7 +14,7 @@ from microc.cli import main
 from microc.compiler.options import Options
 from microc.device.boards import load_board
 from microc.project.checks import ModelCheck, check_model
-from microc.reports.advice import estimate_float_costs
+from microc.reports.advice import FloatCosts
 from tests.support import digits
 
 
@@ -61,7 +61,7 @@ def test_the_factor_is_that_of_networks(board: str) -> None:
         microc.compile(model, board=load_board(board)).report()["estimated_instructions"]
         for model in (digits.FLOAT, digits.INT8)
     )
-    times = estimate_float_costs(load_board(board).target.cpu).int8_speedup
+    times = FloatCosts(load_board(board).target.cpu).int8_speedup
     assert times / 2 < before / after < 2 * times
 
 
