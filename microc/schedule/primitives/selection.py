@@ -186,7 +186,12 @@ def _apply(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[st
         # Of an object that several statements share, only what is common to all of them is known.
         contexts[id(expr)] = _common_context(contexts.get(id(expr), context), context)
     rewriters = {key: _Rewriter(patterns, context, used) for key, context in contexts.items()}
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: rewriters[id(x)](x))), used
+
+    def rewrite(expr: ir.Expr) -> ir.Expr:
+        rewriter = rewriters.get(id(expr))
+        return expr if rewriter is None else rewriter(expr)
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, rewrite)), used
 
 
 def _index_patterns(names: Sequence[str]) -> Mapping[str, list[Identity]]:
@@ -203,12 +208,13 @@ def _index_patterns(names: Sequence[str]) -> Mapping[str, list[Identity]]:
 
 
 def _list_contexts(stmt: ir.Stmt, context: Context, loops: tuple[ir.For, ...]) -> Iterator[tuple[ir.Expr, Context]]:
-    """Yield every complete expression of a statement and its sub-statements, with its context.
+    """Yield every complete expression of a statement and its sub-statements that may be rewritten, with its context.
 
     ``loops``: loops around the statement inside the innermost block, outermost first."""
     target = ir.Load(stmt.buffer, stmt.indices) if isinstance(stmt, ir.Store) else None
     for expr in stmt_exprs(stmt):
-        yield expr, replace(context, root=expr, target=target)
+        if not _is_fixed(expr):
+            yield expr, replace(context, root=expr, target=target)
     match stmt:
         case ir.For():
             loops = (*loops, stmt)
@@ -233,6 +239,11 @@ def _common_context(a: Context, b: Context) -> Context:
     return Context(**{name: getattr(a, name) for name in names if getattr(a, name) == getattr(b, name)})
 
 
+def _is_fixed(expr: ir.Expr) -> bool:
+    """Test whether identities leave an expression unchanged, with all its operands."""
+    return isinstance(expr, (ir.Const, ir.Var)) or is_index(expr)
+
+
 class _Rewriter:
     """Rewriting of expressions of one context. An operand that occurs several times as the same object remains shared.
 
@@ -243,7 +254,7 @@ class _Rewriter:
         self.known: dict[int, tuple[ir.Expr, ir.Expr]] = {}
 
     def __call__(self, expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, (ir.Const, ir.Var)) or is_index(expr):
+        if _is_fixed(expr):
             return expr
         entry = self.known.get(id(expr))
         if entry is None:  # the expression is stored, too, so that its id is not reused
@@ -377,9 +388,11 @@ def _index_intrinsics(names: tuple[str, ...], _entries: object) -> Mapping[objec
 
 
 def _pattern_keys(expr: ir.Expr | ir.Stmt) -> tuple[object, ...]:
-    """Return the keys by which patterns of an expression are looked up: the limits of a clamp, and the outermost operator."""
+    """Return the keys by which patterns of an expression are looked up: the limits of a clamp, and the outermost operator with
+    the dtype of its result."""
+    root = root_operator(expr), expr.dtype if isinstance(expr, ir.Expr) else ""
     clamp = match_int32_clamp(expr) if isinstance(expr, ir.Bin) else None
-    return (root_operator(expr),) if clamp is None else (clamp[1], root_operator(expr))
+    return (root,) if clamp is None else (clamp[1], root)
 
 
 def _meaning_size(intrin: Intrin) -> int:

@@ -80,7 +80,11 @@ def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: objec
     usable = [name for name, cost in alone.items() if not cost.refusal]
     costs: dict[str, IdentityCost] = {}
     for name, identity in IDENTITIES.items():
-        cost = _cost_identity(identity, target, [other for other in usable if other != name])
+        others = [other for other in usable if other != name]
+        sides = _example_sides(identity)
+        # Most sides contain no pattern of another identity: their costs are those without the others.
+        occurs = any(rewrite_expr(side, others) is not side for side in sides)
+        cost = _cost_identity(identity, target, others) if occurs else alone[name]
         costs[name] = cost._replace(pattern=alone[name].pattern)
     return MappingProxyType(costs)
 
@@ -88,8 +92,8 @@ def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: objec
 def _cost_identity(identity: Identity, target: Target, others: Sequence[str]) -> IdentityCost:
     """Count the instructions of both sides of an identity, after the identities ``others`` and the intrinsics of the core were
     applied to them."""
-    sides = [_example(identity, side) for side in (identity.pattern, identity.replacement)]
-    best = [select_in_expr(rewrite_expr(side, others), _cheaper_intrinsics(target)) for side in sides]
+    intrinsics = _cheaper_intrinsics(target)
+    best = [select_in_expr(rewrite_expr(side, others), intrinsics) for side in _example_sides(identity)]
     selector = Selector(target)
     printed = (map_expr(side, lambda x: _expand_empty_body(x, target)) for side in best)
     before, after = (target.core.costs.instructions(selector.count_shared(side)) for side in printed)
@@ -114,12 +118,12 @@ def _expand_empty_body(expr: ir.Expr, target: Target) -> ir.Expr:
     return expand_call(expr) if body is not None and not (body.text or body.operations) else expr
 
 
-def _example(identity: Identity, side: ir.Expr) -> ir.Expr:
-    """Return one side of an identity with typical values of its constants, and with registers in the places of other
+def _example_sides(identity: Identity) -> tuple[ir.Expr, ir.Expr]:
+    """Return both sides of an identity with typical values of its constants, and with registers in the places of other
     variables. (Variables would be index arithmetic, which is not rewritten.)"""
     operands: dict[ir.Expr, ir.Expr] = {}
     for var in free_vars(identity.pattern):
         value = identity.constants.get(var.name)
         register = ir.Buffer(var.name, (1,), var.dtype, "register")
         operands[var] = register[0] if value is None else ir.Const(value, var.dtype)
-    return substitute_operands(side, operands)
+    return substitute_operands(identity.pattern, operands), substitute_operands(identity.replacement, operands)
