@@ -62,9 +62,13 @@ def map_children(expr: Expr, transform: ExprMap) -> Expr:
         a, b = transform(expr.a), transform(expr.b)
         return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
     kind = type(expr)
-    if kind not in _REBUILDERS:
+    operands_of = _OPERANDS.get(kind)
+    if operands_of is None:
         return expr
-    old = _OPERANDS[kind](expr)
+    old = operands_of(expr)
+    if len(old) == 1:  # of the others, most have one
+        operand = transform(old[0])
+        return expr if operand is old[0] else _REBUILDERS[kind](expr, (operand,))
     new = tuple([transform(x) for x in old])
     return expr if all(map(is_, new, old)) else _REBUILDERS[kind](expr, new)
 
@@ -184,7 +188,11 @@ class _Substitution:
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, ir.Var):
             return self.values.get(expr, expr)
-        if self.names.isdisjoint(free_vars(expr)):
+        try:
+            names = expr.known_vars
+        except AttributeError:
+            names = free_vars(expr)
+        if self.names.isdisjoint(names):
             return expr
         found = self.known.get(id(expr))
         if found is None:
@@ -267,7 +275,9 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
     while stack:
         found = stack.pop()
         yield found
-        stack += children(found)[::-1]
+        operands = _OPERANDS.get(type(found))
+        if operands is not None:
+            stack += operands(found)[::-1]
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
@@ -317,7 +327,9 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         found = stack.pop()
         yield found
-        stack += stmt_children(found)[::-1]
+        parts = _PARTS.get(type(found))
+        if parts is not None:
+            stack += parts(found)[::-1]
 
 
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
