@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from string import Template
 from types import MappingProxyType
 
@@ -170,8 +169,8 @@ def _alternate_loads_and_products(vectors: Sequence[_Terms]) -> list[str]:
     the last product that reads it."""
     loads, products = list[tuple[str, str]](), list[_VectorProduct]()
     for terms in vectors:
-        shifted = (replace(p, left=p.left + len(loads), right=p.right + len(loads)) for p in terms.products)
-        products += shifted
+        first = len(loads)
+        products += (_VectorProduct(p.instruction, p.left + first, p.right + first) for p in terms.products)
         loads += terms.loads
     last_reader = {vector: k for k, product in enumerate(products) for vector in (product.left, product.right)}
     waiting = list(dict.fromkeys(vector for product in products for vector in (product.left, product.right)))
