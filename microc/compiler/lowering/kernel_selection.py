@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from math import inf, prod
 from threading import Lock
 
@@ -83,10 +84,22 @@ def with_16_bit_constants(group: LoweredGroup, choice: Choice, target: Target, g
     variants = variants_with_16_bit_constants(group, choice.schedule, target)
     if not variants:
         return choice
-    rivals = [cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
+    registries = CORES.entries, SCALAR.entries
+    rivals = [
+        cost_candidate(Choice(schedule, _lower_with_memo(schedule.func, registries)), target, goal, uses)
+        for schedule in variants
+    ]
     if not is_required:
         rivals.append(cost_candidate(choice, target, goal, uses))
     return best_candidate(rivals, scale_price_for_packing(goal, variants)).choice
+
+
+@lru_cache(maxsize=256)
+def _lower_with_memo(func: PrimFunc, _registries: object) -> PrimFunc:
+    """Lower a scheduled function, memoised: equal layers, such as those of a transformer, have equal variants.
+
+    ``_registries``: cores and scalar intrinsics, a part of the key, because plugins extend them."""
+    return lower(func)
 
 
 def variants_with_16_bit_constants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
