@@ -1,5 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user can act on, and escaping of the untrusted text that they quote."""
+"""Errors that a user can act on: each states what went wrong, where, and what to do about it. The untrusted text that they
+quote is escaped.
+
+Every error that the library raises deliberately is a :class:`MicrocError`. The command line prints it as ``error[CODE]:
+what``, ``where`` and ``help: hint``, and exits with the error's ``exit_code``.
+
+==== =====================================================
+exit meaning
+==== =====================================================
+0    success
+1    verification failed (board and host differ)
+2    usage error: wrong argument, shape or dtype
+3    the model is broken or uses something unsupported
+4    the model does not fit the board
+5    a tool is missing, or a build failed
+6    the board or its serial line failed, or a time-out
+7    flash, RAM or time of the firmware exceeds a bound
+70   a defect in microc itself
+==== ====================================================="""
 
 from __future__ import annotations
 
@@ -98,24 +116,7 @@ def fit_layer_name(name: str, width: int = LAYER_WIDTH) -> str:
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 
 
-# ---- Errors that a user can act on: each states what went wrong, where, and what to do about it.
-#
-# Every error that the library raises deliberately is a :class:`MicrocError`. The command line prints it as
-# ``error[CODE]: what``, ``where`` and ``help: hint``, and exits with the error's ``exit_code``.
-#
-# ==== =====================================================
-# exit meaning
-# ==== =====================================================
-# 0    success
-# 1    verification failed (board and host differ)
-# 2    usage error: wrong argument, shape or dtype
-# 3    the model is broken or uses something unsupported
-# 4    the model does not fit the board
-# 5    a tool is missing, or a build failed
-# 6    the board or its serial line failed, or a time-out
-# 7    flash, RAM or time of the firmware exceeds a bound
-# 70   a defect in microc itself
-# ==== =====================================================
+# ---- Errors, and the suggestions of their hints.
 
 
 NEAREST, LISTED = 3, 24
