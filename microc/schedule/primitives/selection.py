@@ -313,8 +313,8 @@ def substitute_operands(template: ir.Expr, operands: Operands) -> ir.Expr:
 # them by calls.
 #
 # An intrinsic declares what it computes as an expression of its parameters, which is the pattern
-# (:mod:`.unification`). So a new scalar instruction needs no code here. Expressions that only equal a meaning
-# are first rewritten by identities (:mod:`.identity_selection`).
+# (:func:`unify`). So a new scalar instruction needs no code here. Expressions that only equal a meaning
+# are first rewritten by identities (:func:`apply_identities`).
 
 
 def select_intrinsics(func: ir.PrimFunc, names: tuple[str, ...]) -> ir.PrimFunc:
