@@ -208,8 +208,8 @@ def _run_selected_passes(passes: Sequence[Pass], graph: Graph, context: PassCont
             continue
         for instrument in context.instruments:
             instrument.before(pass_.name, graph)
-        graph = pass_.function(graph, context)
-        verify(graph, registry.infer, f"pass {pass_.name}")
+        old, graph = graph, pass_.function(graph, context)
+        verify(graph, registry.infer, f"pass {pass_.name}", verified=old)
         for instrument in context.instruments:
             instrument.after(pass_.name, graph)
     return graph

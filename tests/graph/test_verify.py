@@ -83,6 +83,20 @@ def test_broken_graphs_are_caught(name: str) -> None:
     assert "after pass shuffle" in caught.value.where
 
 
+def test_what_is_verified_is_checked_where_it_changes() -> None:
+    """Only nodes, types and data that both graphs have are taken as valid, and a node only with its types."""
+    old = diamond()
+    verify(old, same)
+    verify(old, same, verified=old)
+    wrong = TensorType((7,), "float32")
+    for name in (node.outputs[0] for node in old.nodes):
+        with pytest.raises(InternalError, match="wrong type"):
+            verify(replace(old, types={**old.types, name: wrong}), same, verified=old)
+    with pytest.raises(InternalError, match="its data are"):
+        name = next(iter(old.consts))
+        verify(replace(old, types={**old.types, name: wrong}), same, verified=old)
+
+
 def test_updates_keep_their_type() -> None:
     kinds = {**diamond().types, "s": TensorType((1,), "float32")}
     with pytest.raises(InternalError, match="update of state"):
