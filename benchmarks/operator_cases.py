@@ -246,47 +246,19 @@ def dequantized(writer: GraphBuilder, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.formulas import GateWeights, emit_loop_over_time, slice_gate
-
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
-    def step(body: GraphBuilder, share: str, old: tuple[str, ...]) -> tuple[str, ...]:
-        rng = np.random.default_rng(7)
-
-        def product(value: str, outs: int) -> str:
-            return body.emit(
-                "dense", (value, body.new_constant("w", rng.normal(scale=0.1, size=(outs, units)).astype(np.float32)))
-            )
-
-        if cell == "rnn":
-            return (body.emit("tanh", (body.emit("add", (share, product(old[0], units))),)),)
-        if cell == "lstm":
-            total = body.emit("add", (share, product(old[0], 4 * units)))
-            i, f, g, o = (
-                body.emit("tanh" if k == 2 else "sigmoid", (slice_gate(body, total, k, units),)) for k in range(4)
-            )
-            state = body.emit("add", (body.emit("mul", (f, old[1])), body.emit("mul", (i, g))))
-            return body.emit("mul", (o, body.emit("tanh", (state,)))), state
-        inner = product(old[0], 3 * units)
-        z, r = (
-            body.emit(
-                "sigmoid", (body.emit("add", (slice_gate(body, share, k, units), slice_gate(body, inner, k, units))),)
-            )
-            for k in (0, 1)
-        )
-        reset = body.emit("mul", (r, slice_gate(body, inner, 2, units)))
-        h = body.emit("tanh", (body.emit("add", (slice_gate(body, share, 2, units), reset)),))
-        return (body.emit("add", (h, body.emit("mul", (z, body.emit("sub", (old[0], h)))))),)
-
     def write(writer: GraphBuilder, dtype: str) -> str:
-        x = data(writer, dtype, (steps, 1, width))
         rng = np.random.default_rng(8)
-        shares = GateWeights(
-            *(rng.normal(scale=0.1, size=s).astype(np.float32) for s in ((gates * units, width), (gates * units,)))
-        )
-        zero = writer.new_constant("zero", np.zeros((1, units), np.float32))
-        made, _ = emit_loop_over_time(writer, x, shares, (zero,) * (2 if cell == "lstm" else 1), step)
-        return made
+        shapes = {"weights": (gates * units, width), "recurrent": (gates * units, units), "hidden": (1, units)}
+        if cell == "lstm":
+            shapes["cell"] = (1, units)
+        operands = [
+            writer.new_constant(name, (rng.normal(scale=0.1, size=shape) * (shape[0] > 1)).astype(np.float32))
+            for name, shape in shapes.items()
+        ]
+        x = data(writer, dtype, (1, steps, width))
+        return writer.emit_all(cell, (x, *operands))[0]
 
     return Application(f"{cell} {steps}x{width} to {units}", "row", write, steps * gates * units * (width + units))
 
