@@ -14,6 +14,7 @@
         print(device.profile())
     print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # schedule and cost of a layer
     microc.report("model.tflite", board="mps2-an386")        # estimated costs on the board, layer by layer
+    microc.cost("model.tflite", "mps2-an386").milliseconds   # estimates in a tenth of a second, for searches over networks
     print(microc.verify("model.onnx").agrees)                      # compares with the framework that made the model
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # graph and parameters in one file; or "model.onnx"
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from microc.compiler.api import Program, compile
     from microc.compiler.bundle import Bundle, bundle
     from microc.compiler.model import import_sklearn, load, save
+    from microc.compiler.network_cost import NetworkCost, cost
     from microc.compiler.option_values import CompileOptions
     from microc.compiler.options import Bound
     from microc.compiler.training import add_loss, gradient, learn
@@ -77,6 +79,7 @@ __all__ = (
     "GraphBuilder",
     "Library",
     "Match",
+    "NetworkCost",
     "P",
     "Pass",
     "Program",
@@ -90,6 +93,7 @@ __all__ = (
     "build",
     "bundle",
     "compile",
+    "cost",
     "default_schedule",
     "errors",
     "explain",
@@ -124,6 +128,7 @@ _HOMES = MappingProxyType(
         "GraphBuilder": "microc.frontend.graph_builder",
         "Library": "microc.run.desktop.library",
         "Match": "microc.graph.match",
+        "NetworkCost": "microc.compiler.network_cost",
         "P": "microc.graph.match",
         "Pass": "microc.transform.pass_context",
         "Program": "microc.compiler.api",
@@ -136,6 +141,7 @@ _HOMES = MappingProxyType(
         "build": "microc.compiler.user_functions",
         "bundle": "microc.compiler.bundle",
         "compile": "microc.compiler.api",
+        "cost": "microc.compiler.network_cost",
         "default_schedule": "microc.compiler.user_functions",
         "explain": "microc.reports.explain",
         "fake_quantize": "microc.quantization",

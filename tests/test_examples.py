@@ -61,6 +61,11 @@ def test_a_network_learns_on_the_board() -> None:
     assert all(abs(board - here) <= 2e-3 for board, here in losses), said
 
 
+def test_a_search_finds_networks_that_fit() -> None:
+    said = run(sys.executable, "run.py", "--candidates", "3", "--flash", "128", folder=EXAMPLES / "architecture_search")
+    assert re.search(r"[1-3] of 3 candidates fit", said) and said.count("% estimated") == 3, said
+
+
 def test_the_page_of_examples_lists_them_all() -> None:
     listed = re.findall(r"^\| \[(\w+)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     there = [path.name for path in EXAMPLES.iterdir() if path.is_dir()]

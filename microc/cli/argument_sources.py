@@ -121,7 +121,8 @@ def _fill_model(arguments: _TakesModel, config: Config) -> Arguments:
 def _fill_bench(arguments: BenchArguments, config: Config) -> BenchArguments:
     """Fill model and boards of ``microc bench``, which measures a model on several boards and not a project."""
     source = _only_model_of_config(config) if arguments.source is FROM_CONFIG else arguments.source
-    return arguments.replace(source=source, board_names=arguments.board_names or (config.board,))
+    names = arguments.board_names or (() if arguments.all_boards else (config.board,))
+    return arguments.replace(source=source, board_names=names)
 
 
 def _fill_source(arguments: _S, config: Config) -> _S:

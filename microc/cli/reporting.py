@@ -270,10 +270,10 @@ _MILLIJOULES_FROM = 1e-3
 
 
 def run_bench_command(arguments: BenchArguments) -> show.Answer:
-    """Run ``microc bench``: measure one network on several boards.
+    """Run ``microc bench``: measure one network on several boards, or estimate it.
 
     If no board could be measured, the exit code is that of the first board's error."""
-    from microc.run.bench import measure_boards, select_boards
+    from microc.run.bench import list_boards_with_limits, measure_boards, select_boards
     from microc.run.profile import split_meter_command
 
     if arguments.source.is_dir() and (arguments.source / "manifest.json").is_file():
@@ -281,14 +281,20 @@ def run_bench_command(arguments: BenchArguments) -> show.Answer:
             f"{arguments.source}: got a project, which is compiled for a single board, expected a model",
             hint="give the model file from which it was compiled",
         )
-    if not arguments.board_names:
+    if arguments.all_boards and arguments.board_names:
+        raise UsageError(
+            "--all cannot be combined with --boards: got both, expected one", hint="leave out --boards, or --all"
+        )
+    if not arguments.board_names and not arguments.all_boards:
         raise UsageError(
             "--boards: got none, expected one at least",
-            hint="name boards: --boards microbit,mps2-an386, or --boards all-emulated",
+            hint="name boards: --boards microbit,mps2-an386, or --boards all-emulated; or estimate all: --all --estimate",
         )
     if arguments.meter:
         split_meter_command(arguments.meter)
-    boards = select_boards(arguments.board_names)
+    boards = list_boards_with_limits() if arguments.all_boards else select_boards(arguments.board_names)
+    if arguments.estimate:
+        return _estimate_boards(arguments, boards)
 
     def write_project_for_board(board: Board, folder: Path) -> Path:
         return compile_with_arguments(arguments.source, arguments, board).write(folder)
@@ -306,6 +312,27 @@ def run_bench_command(arguments: BenchArguments) -> show.Answer:
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
     return show.Answer({"boards": [row.to_data() for row in rows]}, _bench_document(rows), code)
+
+
+def _estimate_boards(arguments: BenchArguments, boards: Sequence[Board]) -> show.Answer:
+    """Run ``microc bench --estimate``: estimate one network on boards, best board first."""
+    from microc.compiler.network_cost import PricedNetwork
+    from microc.compiler.options import make_options
+    from microc.run.bench import estimate_boards
+
+    if arguments.meter or arguments.repeat is not None:
+        given = "--meter" if arguments.meter else "--repeat"
+        raise UsageError(
+            f"--estimate cannot be combined with {given}: nothing runs; got both, expected one",
+            hint=f"leave out {given}, or --estimate",
+        )
+    rows = estimate_boards(PricedNetwork(arguments.source, make_options(**arguments.options)), boards)
+    fitting = sum(bool(row.fits) for row in rows)
+    verdict = prose(f"fits {fitting} of {len(rows)} boards")
+    failed = [row.error for row in rows if row.error is not None]
+    code = failed[0].exit_code if len(failed) == len(rows) else 0
+    data = {"boards": [row.to_data() for row in rows]}
+    return show.Answer(data, _bench_document(rows) + document(verdict), code)
 
 
 _METER_INFERENCES = 100

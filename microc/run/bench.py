@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``microc bench``: run one network on several boards and measure time, memory and energy on each."""
+"""``microc bench``: run one network on several boards and measure time, memory and energy on each, or estimate them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.compiler.fit.budget import region_bytes
 from microc.compiler.interaction import Progress
+from microc.compiler.network_cost import PricedNetwork
 from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
-from microc.errors import MicrocError, UsageError
+from microc.errors import FitError, MicrocError, UsageError
 from microc.run.board_project import AUTO, build_project, open_project
 from microc.run.data.samples import SEED, draw_inputs
 from microc.run.profile import run_meter
@@ -26,19 +27,22 @@ from microc.target import Board
 EMULATED, ATTACHED = "all-emulated", "attached"
 """Names for all boards that an emulator or simulator can run, and for all boards found on serial ports by their USB
 ids."""
+ESTIMATED = "estimated cycles"
+"""Unit of estimated times."""
 WriteProject = Callable[[Board, Path], Path]
 """Compiles for a board into a folder; returns the project's folder."""
 
 
 @frozen
 class BoardFigures:
-    """Measurements of a network on one board. A figure is None if it is unknown; ``error`` then states the reason.
+    """Measurements of a network on one board, or estimates. A figure is None if it is unknown; ``error`` then states the
+    reason.
 
-    ``time``: duration of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: the same in seconds,
-    None if the unit does not measure time on the real chip. An emulator that does not count instructions gives neither,
-    as ``unit_meaning`` states. ``flash``, ``ram``: used bytes, stack included. ``room_flash``, ``room_ram``: bytes of
-    the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter. ``shared_kernels``: number of
-    kernels that two cores compute.
+    ``time``: duration of one inference in ``unit`` (``instructions``, ``ticks`` or :data:`ESTIMATED`). ``seconds``: the
+    same in seconds, None if the unit does not measure time on the real chip. An emulator that does not count instructions
+    gives neither, as ``unit_meaning`` states. ``flash``, ``ram``: used bytes, stack included. ``room_flash``,
+    ``room_ram``: bytes of the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter.
+    ``shared_kernels``: number of kernels that two cores compute. ``fits``: True if flash and RAM suffice.
     """
 
     board: str
@@ -55,10 +59,11 @@ class BoardFigures:
     joules: float | None = None
     shared_kernels: int = 0
     self_test: str | None = None
+    fits: bool | None = None
     error: MicrocError | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """Return the measurements as plain data for JSON."""
+        """Return the figures as plain data for JSON."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
         error = self.error
         return {
@@ -114,18 +119,49 @@ def measure_boards(
     for k, board in enumerate(boards):
         if progress is not None:
             progress(board.name, k, len(boards) + 1)
-        row = BoardFigures(
-            board.name,
-            board.target.cpu,
-            "emulator" in board.raw,
-            region_bytes(board, "flash"),
-            region_bytes(board, "ram"),
-        )
+        row = _describe_board(board)
         with tempfile.TemporaryDirectory(prefix="microc-") as folder:
             rows.append(_measure_board(row, board, write, Path(folder), meter, repeat, patience))
     if progress is not None:
         progress("", len(boards), len(boards) + 1)
     return tuple(rows)
+
+
+def list_boards_with_limits() -> tuple[Board, ...]:
+    """List all boards that come with microc and have flash and RAM of their own: all but this computer."""
+    return tuple(board for board in map(load_board, list_boards()) if board.regions)
+
+
+def estimate_boards(network: PricedNetwork, boards: Sequence[Board]) -> tuple[BoardFigures, ...]:
+    """Estimate one network on each board without compiling it (:func:`microc.cost`).
+
+    The boards that it fits come first, the fastest of them at the top; those without a known clock and those that it does
+    not fit follow. An error on a board is reported in its row, which is among the last."""
+
+    def rank(row: BoardFigures) -> tuple[bool, bool, bool, float, str]:
+        seconds = row.seconds if row.seconds is not None else row.time or 0
+        return row.error is not None, not row.fits, row.seconds is None, seconds, row.board
+
+    return tuple(sorted((_estimate_board(network, board) for board in boards), key=rank))
+
+
+def _estimate_board(network: PricedNetwork, board: Board) -> BoardFigures:
+    """Estimate a network on one board; return the board's row with the figures, or with the error."""
+    row = _describe_board(board)
+    try:
+        found = network.cost_on(board)
+    except MicrocError as error:
+        return replace(row, error=error)
+    seconds = None if found.milliseconds is None else found.milliseconds / 1000
+    meaning = "nothing was compiled or measured; flash, RAM and time are estimates (docs/measuring.md)"
+    row = replace(row, time=found.cycles, unit=ESTIMATED, unit_meaning=meaning, seconds=seconds)
+    return replace(row, flash=found.flash, ram=found.ram, fits=found.fits)
+
+
+def _describe_board(board: Board) -> BoardFigures:
+    """Return the row of a board without figures."""
+    rooms = region_bytes(board, "flash"), region_bytes(board, "ram")
+    return BoardFigures(board.name, board.target.cpu, "emulator" in board.raw, *rooms)
 
 
 def _measure_board(
@@ -139,7 +175,8 @@ def _measure_board(
         project = open_project(write(board, folder / "firmware"))
         sizes = build_project(project).sizes
         shared = sum(kernel.get("cores", 1) > 1 for kernel in project.manifest["kernels"])
-        row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack, shared_kernels=shared)
+        ram = sizes.static_ram + project.peak_stack
+        row = replace(row, flash=sizes.flash, ram=ram, shared_kernels=shared, fits=True)
         if project.needs_hardware:
             flash_project(project, port=AUTO, patience=answer_timeout)
         with Device(project, AUTO if project.needs_hardware else "", patience=answer_timeout) as device:
@@ -157,5 +194,7 @@ def _measure_board(
             if meter:
                 row = replace(row, joules=reading.joules_per_inference(row.seconds))
             return replace(row, error=device.failed_self_test())
+    except FitError as error:
+        return replace(row, fits=False, error=error)
     except MicrocError as error:
         return replace(row, error=error)

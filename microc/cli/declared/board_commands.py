@@ -264,8 +264,9 @@ def _list_bench_boards() -> tuple[str, ...]:
 
 @command(
     "bench",
-    "measure one network on several boards, attached or emulated",
+    "measure one network on several boards, attached or emulated, or estimate it",
     "reporting:run_bench_command",
+    "model.tflite --all --estimate",
     "model.tflite --boards microbit,mps2-an386,qemu-riscv32",
     "model.tflite --boards all-emulated --json",
     'model.tflite --boards attached --meter "python joulescope.py"',
@@ -283,6 +284,8 @@ class BenchArguments(SourceArguments):
         (),
         names=_list_bench_boards,
     )
+    all_boards: bool = switch("--all", "every board that microc knows")
+    estimate: bool = switch("--estimate", "estimates in a second per core, best board first; builds and runs nothing")
     meter: str = text_option(
         "--meter", "COMMAND", "program that measures energy or power of the runs (docs/firmware.md)"
     )

@@ -511,10 +511,15 @@ def estimate_library_flash_bytes(modules: Sequence[Module]) -> int:
     measured, the result is the maximum over all measured cores. If a network adds or subtracts floats, the functions for both
     operations are included, because compilers replace an addition of a negative constant by a subtraction.
     """
-    used = set().union(*map(list_network_library_operations, modules))
+    return library_flash_bytes(modules[0].options["cpu"], set().union(*map(list_network_library_operations, modules)))
+
+
+def library_flash_bytes(cpu: str, used: set[str]) -> int:
+    """Estimate the bytes of flash of the C library functions for the operations ``used`` on a core, as
+    :func:`estimate_library_flash_bytes` does."""
     for dtype in ("float32", "float64"):
         add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
-        used |= add_and_sub if add_and_sub & used else set()
-    own = library_costs_of_core(modules[0].options["cpu"])
+        used = used | add_and_sub if add_and_sub & used else used
+    own = library_costs_of_core(cpu)
     libraries = [own] if own.sections else [library_costs_of_core(core) for core in _read_firmware_tables()["cores"]]
     return max(each.flash_and_ram_bytes(used)[0] - each.flash_and_ram_bytes({"copy"})[0] for each in libraries)

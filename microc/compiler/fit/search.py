@@ -151,7 +151,7 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
         buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=_ram_bytes_of_runtime(board, protocol) + _ram_bytes_of_core1(modules, board),
+        runtime=runtime_ram_bytes(board, protocol) + _ram_bytes_of_core1(modules, board),
         hot_code=sum(
             m.plan.code.size for m in modules if m.plan and m.plan.code and _is_hot_code_in_stack_memory(board)
         ),
@@ -171,7 +171,7 @@ def _constant_bytes_in_accelerator_memory(module: Module, board: Board) -> int:
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
 
 
-def _ram_bytes_of_runtime(board: Board, protocol: str) -> int:
+def runtime_ram_bytes(board: Board, protocol: str) -> int:
     """Return the number of bytes of RAM that the console and the RPC need."""
     measured = static_ram_without_networks(board, protocol)
     if measured is not None:
@@ -192,7 +192,7 @@ def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> B
     ``external``: the network may use external code, so that constants may be in the memory region of the accelerator.
     ``cores``: number of cores that may share its loops.
     """
-    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _ram_bytes_of_runtime(board, "rpc")
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + runtime_ram_bytes(board, "rpc")
     if 1 < cores <= board.target.max_cores:
         fixed += CORE1_RAM + core1_stack_bytes(board, 0)
     ram = region_bytes(board, "ram")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from microc import te
@@ -349,17 +349,32 @@ def declare_kernel_argument(
 # become addresses inside of other tensors.
 
 
+AddGroup = Callable[[ModuleBuilder, tuple[Node, ...], str], None]
+"""Adds the kernel of a group of nodes and its call to a module. The last argument is as for :func:`add_kernel`."""
+
+
+def add_kernel_or_control_flow(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "") -> None:
+    """Add the kernel of a group of nodes, or of a node with graphs of its own, and its call to the module.
+
+    ``state``: as for :func:`add_kernel`."""
+    if registry.get(nodes[0].op).regions:
+        add_control_flow(builder, nodes[0])
+    else:
+        add_kernel(builder, nodes, state)
+
+
 def build_module(
     kernel_builder: KernelBuilder,
     source: str,
     progress: Progress | None = None,
     lowered_chains: Sequence[LoweredChain] = (),
+    add_group: AddGroup = add_kernel_or_control_flow,
 ) -> Module:
     """Lower the fused graph of the kernel builder ``kernel_builder`` to a module.
 
     ``source``: the name of the model in generated files. ``progress(text, done, total)`` is called for every kernel.
     ``lowered_chains``: the kernels of chains that are computed row by row. The kernel of a chain replaces all groups of
-    the chain, and is called where the last of them would be.
+    the chain, and is called where the last of them would be. ``add_group``: adds the kernels of all other groups.
     """
     graph = kernel_builder.graph
     builder = ModuleBuilder(graph, kernel_builder)
@@ -394,14 +409,12 @@ def build_module(
             nodes[0].op == EXTERNAL and builder.kernel_builder.configuration.external
         ):  # tested before the next condition, which is true for this operator too
             add_external_region(builder, nodes[0])
-        elif registry.get(nodes[0].op).regions:
-            add_control_flow(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
-            add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
+            add_group(builder, nodes, partly[nodes[0].outputs[0]])
         elif len(nodes) > 1 or not _try_to_replace_by_placement(
             builder, nodes[0]
         ):  # only a single node can be replaced by placing its tensors
-            add_kernel(builder, nodes)
+            add_group(builder, nodes, "")
     # Outputs are copied before states are updated, because the value of a state is its contents at the start of the run.
     _add_output_copies(builder)
     # All calls and views determine if a state can be updated in place, so the module is built before this is decided.
