@@ -64,51 +64,77 @@ BY_NAME = frozenset(
 )
 """Objects whose keys are names of a model, of operators or of a firmware's parts."""
 MEANINGS = {
-    "schema_version": "of all of these; another number where a key goes or changes its meaning",
-    "command": "the command",
-    "config": "the microc.toml that was used, where one was",
-    "error": "`code`, `what`, `where`, `hint` of a refusal (then other keys may be missing)",
+    "schema_version": "version of this format; another number if a key is removed or changes its meaning",
+    "command": "name of the command",
+    "config": "path of the microc.toml that was used",
+    "error": "`code`, `what`, `where`, `hint` of a refusal (other keys may then be missing)",
+    "model": "name or path of the model",
+    "source": "file of the model",
+    "folder": "path of the project",
+    "fits": "true or false; null if only `--exact` can tell, or without a board",
+    "verdict": "the answer in a few words",
+    "reasons": "reasons for the verdict",
+    "operators": "numbers of nodes by operator; of `operators` all that are supported",
+    "advice": "what to do next: texts, commands and estimated gains",
     "arena": "bytes of the arena",
+    "arena_lower_bound": "bytes below which no plan of the arena can be",
     "flash": "bytes of flash",
     "ram": "bytes of RAM",
+    "stack_bound": "estimated bytes of stack, at most",
+    "weight_bytes": "bytes of weights",
+    "weights_lower_bound": "bytes of flash that the weights need at least",
+    "state": "state that is kept between runs: its bytes or its tensors",
     "macs": "multiply-accumulates that are computed",
-    "inputs": "tensors by name, dtype, shape and quantisation: real = scale * (q - zero_point)",
-    "outputs": "the same of the outputs; of `run` with their values",
+    "float_macs": "multiply-accumulates on floats",
+    "float_share": "share of `float_macs`, from 0 to 1",
+    "float_reasons": "reasons why layers compute with floats",
+    "estimated_cycles": "cycles by the cost model",
+    "estimated_milliseconds": "milliseconds by the cost model and the board's clock",
+    "memories": "an object for each memory of the board that holds tensors",
+    "inputs": "input tensors: name, dtype, shape and quantisation, real = scale * (q - zero_point)",
+    "outputs": "output tensors, as `inputs`; of `run` with their values",
+    "tensors": "an object for each tensor; of `check` with `--tensors` only",
     "layers": "an object for each layer",
     "kernels": "an object for each kernel, or their number",
-    "ticks": "of the board's timer, `tick_hz` a second",
-    "time": "in the board's `unit`, which `unit_meaning` explains",
-    "seconds": "null where the unit is no time",
-    "seed": "of random inputs; null where inputs were given",
-    "next": "commands to go on with",
-    "install": "commands that install what is missing",
-    "complete": "whether all that is essential is there",
-    "board": "a name, or what there is to know of one",
-    "identical": "whether every bit is the same",
-    "samples": "sets of inputs",
-    "stack": "bytes of the deepest stack so far; null where the board cannot tell",
-    "core1_stack": "the same of the second core; null where the firmware uses one",
-    "network": "the network's name",
-    "network_bytes": "of a network that is loaded; null where it is part of the firmware",
+    "ticks": "ticks of the board's timer, at `tick_hz` per second",
+    "time": "duration in the board's `unit`, which `unit_meaning` explains",
+    "seconds": "duration in seconds; null if the unit is not a time",
+    "seed": "seed of random inputs; null if inputs were given",
+    "next": "commands to continue with",
+    "install": "commands that install missing tools",
+    "complete": "true if all essential tools are installed",
+    "board": "name or description of the board",
+    "identical": "true if every bit is equal",
+    "samples": "number of input sets",
+    "stack": "bytes of the deepest stack so far; null if the board cannot measure it",
+    "core1_stack": "`stack` of the second core; null if the firmware uses one core",
+    "network": "name of the network",
+    "network_bytes": "bytes of a loaded network; null if it is part of the firmware",
     "slot": "0 or 1",
-    "commits": "the number of the commit that made the network that runs",
-    "slot_bytes": "what a slot takes, signature included",
-    "address": "what a client gives as `--port`",
-    "token": "the random token that a client must have; null where a file has it",
-    "clients": "how many have used the board",
-    "memory": "bytes that the network's tensors take",
-    "memory_bytes": "what the board has for tensors",
+    "commits": "number of the commit that started the running network",
+    "slot_bytes": "bytes of a slot, signature included",
+    "address": "value of `--port` for a client",
+    "token": "random token that a client must present; null if it is in a file",
+    "clients": "number of clients that have used the board",
+    "memory": "memory of the network's tensors: bytes, or an object for each",
+    "memory_bytes": "bytes of the board for tensors",
 }
 _HEAD = """# JSON output
 
-Written by `python -m tests.json_schemas`. Every command takes `--json` and prints one object on standard output, of a refusal
-too; `tune`, `watch` and `serve` print one a line, for every batch of a search, every run or the start, and one at the end.
-Progress and notes stay on standard error, and exit codes are those of `microc --help`.
-[json.schema.json](json.schema.json) has a JSON Schema for
-each command (`$defs`), against which the tests hold what commands print.
+Every command takes `--json` and then prints one JSON object on standard output, also for an error. `tune`, `watch` and `serve`
+print one object per line: for each batch of a search, each run, or the start, and a last one at the end. Progress and notes go
+to standard error. Exit codes are those of [Errors](errors.md).
 
-Within a `schema_version` keys are only added: read those you know. Bytes are bytes, times as their key or `unit` says; a number
-that does not exist is `null`, infinities and NaN are their names.
+```console
+$ microc check model.tflite --board microbit --json
+```
+
+- Within a `schema_version`, keys are only added. Ignore keys that you do not know.
+- Sizes are in bytes. Times are in the unit that their key or `unit` states.
+- A number that does not exist is `null`. Infinities and NaN are strings.
+
+[json.schema.json](json.schema.json) has a JSON Schema for each command (`$defs`); tests compare it with the commands' output.
+`python -m tests.json_schemas` writes the schema and this page.
 """
 
 

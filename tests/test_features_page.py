@@ -41,7 +41,7 @@ def test_the_programs_print_what_their_comments_say(folder: Path) -> None:
 
 
 def test_the_commands(folder: Path) -> None:
-    commands = re.findall(r"^microc (.*)$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^\$ microc (.*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for words in commands:
         done = run(folder, "-m", "microc", *shlex.split(words))

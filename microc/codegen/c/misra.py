@@ -58,110 +58,124 @@ REQUIRED_DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         "2.2",
         (GENERATED,),
-        "A shift by nothing stands where lanes of a word are written alike; it costs no instruction.",
+        "All lanes of a word are extracted by the same code, the lowest by a shift by 0. It costs no instruction.",
     ),
     Deviation(
         "5.1",
         (GENERATED,),
-        "Names of constants are a network's, a layer's and what they hold, and may agree in their first 31 characters. Every "
-        "compiler that a board names tells at least 63 apart, and two that agree in all are given numbers.",
+        "The name of a constant consists of network, layer and purpose, so two names can agree in their first 31 characters. All "
+        "compilers of the boards distinguish at least 63. Equal names get a number.",
     ),
-    Deviation("5.7", _ALL, "Enumerations and structures without a tag are taken for tags of one name.", True),
+    Deviation("5.7", _ALL, "It treats enumerations and structures without a tag as tags of the same name.", True),
     Deviation(
         "8.5",
         (GENERATED,),
-        "The descriptor of a network is declared where it is defined and where the firmware lists its networks: two files that "
-        "are generated together, of which no third one includes either.",
+        "The descriptor of a network is declared in the file that defines it and in the file that lists the firmware's networks. "
+        "Both are generated together, and no header is shared with a third file.",
     ),
     Deviation(
         "8.5",
         (PORTS,),
-        "The table of vectors is declared where it is defined, and where a chip's boot header points to it without knowing what "
-        "is in it.",
+        "The vector table is declared in the file that defines it, and in a chip's boot header, which needs only its address.",
     ),
     Deviation(
         "8.14",
         (GENERATED,),
-        "Weights and tables are restrict-qualified: nothing in a kernel writes to flash. Pointers into the arena never are.",
+        "Pointers to weights and tables are restrict-qualified: no kernel writes to flash. Pointers into the arena are not.",
     ),
-    Deviation("9.3", (GENERATED,), "A vector in a register is one value; the addon takes its type for an array.", True),
+    Deviation("9.3", (GENERATED,), "It treats a vector type, which is one value in a register, as an array.", True),
     Deviation(
         "10.1",
         (GENERATED,),
-        "Signed numbers are shifted to the right and masked. Every network asserts when it is compiled that shifts are "
-        "arithmetic, as with all compilers that boards name; C gives its integers of 32 bits two's complement.",
+        "Signed numbers are shifted right and masked. The C asserts at compile time that the compiler shifts arithmetically, as "
+        "all compilers of the boards do. C defines int32_t as two's complement.",
     ),
-    Deviation("10.3", (RUNTIME,), "A pointer moves by a length."),
+    Deviation("10.3", (RUNTIME,), "A length is added to a pointer."),
     Deviation(
         "10.4",
         _ALL,
-        "Small constants without a suffix stand beside unsigned numbers: their value is the same in both types.",
+        "Small constants without a suffix are combined with unsigned numbers. Their value is the same in both types.",
     ),
     Deviation(
         "10.6",
         (GENERATED,),
-        "A comparison chooses between two constants of 8 bits, whose sum is of int: its value is below 64.",
+        "A comparison selects one of two 8-bit constants. The sum has type int, and its value is below 64.",
     ),
     Deviation(
         "10.8",
         (GENERATED,),
-        "Products of 64 bits are narrowed after they were shifted into range, as the definition of fixed-point rounding has it, "
-        "and a signed number is shifted as an unsigned one, where overflow is defined.",
+        "64-bit products are narrowed after a shift that brings them into range, as the definition of fixed-point rounding "
+        "requires. Signed numbers are shifted left as unsigned ones, for which overflow is defined.",
     ),
-    Deviation("10.8", (PORTS,), "A register's address is a sum of constants that becomes a pointer."),
+    Deviation("10.8", (PORTS,), "The address of a register is a sum of constants that is cast to a pointer."),
     Deviation(
-        "11.8", (GENERATED, RUNTIME), "An address in an array that a structure points to is no cast of one.", True
+        "11.8",
+        (GENERATED, RUNTIME),
+        "It reports the address of an element of an array that a structure points to, which is not a cast.",
+        True,
     ),
     Deviation(
         "14.2",
         (PORTS,),
-        "Start-up copies and clears memory between two symbols of the linker, one pointer beside another.",
+        "Start-up copies and clears memory between two linker symbols with two pointers.",
     ),
     Deviation(
-        "20.7", (PORTS,), "The macro of a board's registers takes the names of three others, which cannot be bracketed."
+        "20.7",
+        (PORTS,),
+        "The macro of a board's registers takes the names of three other macros, which cannot be parenthesised.",
     ),
-    Deviation("21.1", (PORTS,), "The port of a PC asks its C library for POSIX, by the macro that POSIX names."),
-    Deviation("21.10", (PORTS,), "The port of a PC has the time from its operating system."),
-    Deviation("21.15", (GENERATED,), "The bits of a float are copied into an integer, the way that C defines."),
+    Deviation(
+        "21.1",
+        (PORTS,),
+        "The port for PCs requests POSIX from the C library by the macro that POSIX defines for this purpose.",
+    ),
+    Deviation("21.10", (PORTS,), "The port for PCs gets the time from the operating system."),
+    Deviation(
+        "21.15", (GENERATED,), "memcpy copies the bits of a float into an integer, which is the defined way in C."
+    ),
 )
 
 ADVISORY_DEVIATIONS: tuple[Deviation, ...] = (
-    Deviation("2.3", _ALL, "A type of a header serves the files that need it.", True),
-    Deviation("2.4", _ALL, "Tags of structures are the interface of a network, used by whoever calls it.", True),
-    Deviation("2.5", _ALL, "Macros tell a network's sizes and a board's addresses; no firmware needs all."),
-    Deviation("2.7", _ALL, "Functions behind one interface take what only some of them need."),
-    Deviation("5.9", _ALL, "Files have static functions of one name, for names within a file are short."),
-    Deviation("8.7", _ALL, "Functions of the interface are called by the application, not by the project itself."),
-    Deviation("8.9", _ALL, "Tables stand at the head of their file, where they can be read."),
-    Deviation("8.11", (GENERATED, PORTS), "The arena's and the linker's memory are as large as the other side says."),
-    Deviation("11.4", _ALL, "Registers have addresses, and the descriptor tells the host where tensors lie."),
-    Deviation("11.5", (GENERATED, RUNTIME), "Tensors of all types share one arena, aligned for the widest."),
-    Deviation("12.1", _ALL, "Products in sums stand without brackets; all others are bracketed."),
-    Deviation("12.3", _ALL, "Commas of initialisers and parameters.", True),
-    Deviation("13.3", (RUNTIME, PORTS), "A byte is taken and its pointer moved in one line."),
-    Deviation("15.5", _ALL, "What cannot go on returns at once; conditions do not nest."),
-    Deviation("17.8", (RUNTIME, PORTS, GENERATED), "A length that is left to do is counted down where it came in."),
-    Deviation("18.4", _ALL, "Tensors lie at offsets in the arena."),
+    Deviation("2.3", _ALL, "A type in a header is used by some of the files that include it.", True),
+    Deviation("2.4", _ALL, "Structure tags are part of a network's interface, which the application uses.", True),
+    Deviation("2.5", _ALL, "Macros give a network's sizes and a board's addresses. No firmware uses all of them."),
+    Deviation("2.7", _ALL, "Functions with a common interface have parameters that only some of them use."),
+    Deviation("5.9", _ALL, "Names are short within a file, so several files have static functions of the same name."),
+    Deviation("8.7", _ALL, "The application calls the functions of the interface; the project itself does not."),
+    Deviation("8.9", _ALL, "Tables are defined at the top of their file, so that they are easy to find."),
+    Deviation("8.11", (GENERATED, PORTS), "The sizes of the arena and of linker sections are defined elsewhere."),
+    Deviation("11.4", _ALL, "Registers have addresses, and the descriptor gives the host the addresses of tensors."),
     Deviation(
-        "20.1", (GENERATED,), "The header of vector instructions stands behind the condition of the code that needs it."
+        "11.5", (GENERATED, RUNTIME), "Tensors of all types share one arena, which is aligned for the widest type."
     ),
-    Deviation("20.10", (GENERATED, PORTS), "Assertions at compile time have names, which are put together."),
+    Deviation("12.1", _ALL, "Products in sums have no parentheses. All other mixed expressions have them."),
+    Deviation("12.3", _ALL, "It reports the commas in initialisers and parameter lists.", True),
+    Deviation("13.3", (RUNTIME, PORTS), "A statement reads a byte and increments its pointer."),
+    Deviation("15.5", _ALL, "Functions return as soon as an error is found, so that conditions are not nested."),
+    Deviation("17.8", (RUNTIME, PORTS, GENERATED), "A parameter with the remaining length is decremented."),
+    Deviation("18.4", _ALL, "Tensors are at offsets in the arena."),
+    Deviation(
+        "20.1",
+        (GENERATED,),
+        "The header of vector instructions is included inside the condition of the code that needs it.",
+    ),
+    Deviation("20.10", (GENERATED, PORTS), "Names of compile-time assertions are concatenated from parts."),
 )
 
 ANALYSERS: tuple[tuple[str, str], ...] = (
     (
         "bugprone-reserved-identifier",
-        "Start-up names the symbols of linker scripts, which are in the compiler's name space.",
+        "Start-up code uses symbols of linker scripts, whose names are reserved.",
     ),
-    ("cert-dcl37-c", "The same check by another name."),
-    ("cert-dcl51-cpp", "The same."),
+    ("cert-dcl37-c", "An alias of `bugprone-reserved-identifier`."),
+    ("cert-dcl51-cpp", "An alias of `bugprone-reserved-identifier`."),
     (
         "bugprone-easily-swappable-parameters",
-        "Kernels take pointers of one type side by side; one generated function calls them, from the same list of operands.",
+        "Kernels have neighbouring pointers of one type. One generated function calls them, with the operands in this order.",
     ),
     (
         "bugprone-implicit-widening-of-multiplication-result",
-        "Offsets are computed in int32_t, in which the compiler proves that they fit; tensors have fewer than 2**31 bytes.",
+        "Offsets are computed in int32_t. microc proves that they fit, since a tensor has fewer than 2**31 bytes.",
     ),
 )
 """clang-tidy's checks ``bugprone-*`` and ``cert-*`` that are disabled, each with the reason."""
@@ -179,22 +193,25 @@ def render_misra_page() -> str:
     lines = [
         "# MISRA C:2012",
         "",
-        "Written by `make docs` from `microc/codegen/c/misra.py`; `tests/misra` holds generated projects, the runtime and",
-        "its ports against it by cppcheck's MISRA addon, and by clang-tidy and `gcc -fanalyzer`.",
+        "This page lists the rules that generated C does not follow, with the reason for each. Give it to whoever reviews",
+        "your firmware. It is written by `make docs` from `microc/codegen/c/misra.py`. The tests in `tests/misra` check",
+        "generated projects, the runtime and its ports with cppcheck's MISRA addon, clang-tidy and `gcc -fanalyzer`.",
         "",
-        "No mandatory rule is broken. The required rules below are, for the reasons given, in the parts named: the",
-        "*network* is the C that is printed for a model, the *runtime* answers the serial line, *ports* are a board's",
-        "registers and start-up. A firmware that calls the network itself has the first only. All other required rules",
-        "that the addon checks are kept.",
+        "No mandatory rule is broken, and every required rule that the addon checks and that is not listed is followed. A",
+        "deviation applies to the named parts only:",
+        "",
+        "- *network*: the C that is printed for a model. A firmware of your own that calls the network has this part alone.",
+        "- *runtime*: the code that answers the serial line.",
+        "- *ports*: a board's registers and start-up.",
         "",
         *_format_deviation_table("Required rules", REQUIRED_DEVIATIONS),
         "",
-        *_format_deviation_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
+        *_format_deviation_table("Advisory rules", ADVISORY_DEVIATIONS),
         "",
         "## Static analysers",
         "",
-        "`gcc -fanalyzer` finds nothing. Of clang-tidy's `bugprone-*` and `cert-*` the following are left out; the others",
-        "find nothing:",
+        "`gcc -fanalyzer` reports nothing. Of clang-tidy's `bugprone-*` and `cert-*` checks these are disabled; the others",
+        "report nothing:",
         "",
         *(f"- `{name}`: {reason}" for name, reason in ANALYSERS),
     ]
@@ -204,7 +221,7 @@ def render_misra_page() -> str:
 def _format_deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
     """Return the lines of a Markdown table of deviations, under a heading with the text ``title``."""
     cells = (
-        (row.rule, ", ".join(row.parts), f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason)
+        (row.rule, ", ".join(row.parts), f"False positive of the addon. {row.reason}" if row.mistaken else row.reason)
         for row in rows
     )
     return [f"## {title}", "", render_markdown_table(table(texts("rule", "where", ""), cells))]
