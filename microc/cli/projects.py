@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
@@ -215,25 +216,23 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
 
 def _answer_with_formats() -> show.Answer:
     """Return the answer of ``microc export --list``: the export formats, and how each format is tested."""
-    from microc.codegen.exports import IN_TESTS, TEST_STATUS, list_formats, load_format
+    from microc.codegen.exports import IN_TESTS, TEST_STATUS, TOOL_RUNS, list_formats, load_format
 
     formats = [load_format(name) for name in list_formats()]
     rows = [(f.name, f.title, f.status) for f in formats]
     shown = document(
         table(texts("format", "what it is", "tried"), rows),
         facts(TEST_STATUS.items()),
-        table(
-            texts("format", "built by", "what", "when"),
-            [
-                (
-                    f.name,
-                    build.tool,
-                    build.what,
-                    "in the tests" if build.when == IN_TESTS else f"by hand, by {build.when}",
-                )
-                for f in formats
-                for build in f.built
-            ],
+        *(
+            table(
+                texts("format", f"{verb} by", "what", "when"),
+                [
+                    (f.name, run.tool, run.what, "in the tests" if run.when == IN_TESTS else f"by hand, by {run.when}")
+                    for f in formats
+                    for run in getattr(f, verb)
+                ],
+            )
+            for verb in TOOL_RUNS
         ),
         facts((f.name, f.checked) for f in formats),
     )
@@ -243,7 +242,7 @@ def _answer_with_formats() -> show.Answer:
             "title": f.title,
             "status": f.status,
             "checked": f.checked,
-            "built": [{"tool": build.tool, "what": build.what, "when": build.when} for build in f.built],
+            **{verb: [asdict(run) for run in getattr(f, verb)] for verb in TOOL_RUNS},
         }
         for f in formats
     ]

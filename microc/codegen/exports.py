@@ -53,15 +53,18 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 """Maximum size of a ``format.toml``, in bytes."""
 REQUIRED_TEXTS = ("title", "status", "checked", "sources")
 """Keys of a ``format.toml`` that are required and whose values are strings."""
-OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families", "built")
+OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families", "built", "linted")
+TOOL_RUNS = ("built", "linted")
+"""Keys of a ``format.toml`` whose values are lists of :class:`ToolRun`."""
 IN_TESTS = "tests"
 
 
 @frozen
-class Build:
-    """A build of an export of a format: by which ``tool``, with its version, of ``what``, and ``when``.
+class ToolRun:
+    """A build of an export of a format, or a check of its manifest: the ``tool`` with its version, ``what`` it was run on, and
+    ``when``.
 
-    ``when`` is ``tests`` for builds in microc's tests, which need the tool, or the date by which one was done by hand."""
+    ``when`` is ``tests`` for runs in microc's tests, which need the tool, or the date by which one was done by hand."""
 
     tool: str
     what: str
@@ -82,7 +85,7 @@ class Format:
     compiled to WebAssembly; it is empty if the format has no such file. ``boards`` is the key of an id that the board's
     file must contain in its table ``[ids]``; if it is empty, every board is accepted. ``families`` are the families of
     cores that the format's build system builds for; if there are none, it builds for all. ``built`` are the builds of
-    its exports that were done."""
+    its exports that were done, ``linted`` the checks of its manifests by tools or schemas of their registries."""
 
     name: str
     folder: Path
@@ -98,7 +101,8 @@ class Format:
     compiled: str = ""
     boards: str = ""
     families: tuple[str, ...] = ()
-    built: tuple[Build, ...] = ()
+    built: tuple[ToolRun, ...] = ()
+    linted: tuple[ToolRun, ...] = ()
 
 
 @frozen
@@ -242,7 +246,8 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("headers", data.get("sources"))
     data.setdefault("commands", [])
     data.setdefault("families", [])
-    data.setdefault("built", [])
+    for key in TOOL_RUNS:
+        data.setdefault(key, [])
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*REQUIRED_TEXTS, *OPTIONAL_KEYS})
     wrong = [key for key in (*REQUIRED_TEXTS, "headers") if not isinstance(data.get(key), str)]
@@ -252,8 +257,7 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     for key in ("commands", "families"):
         if not isinstance(data[key], list) or not all(isinstance(value, str) for value in data[key]):
             wrong.append(key)
-    if not isinstance(data["built"], list) or not all(map(_is_build, data["built"])):
-        wrong.append("built")
+    wrong += [key for key in TOOL_RUNS if not isinstance(data[key], list) or not all(map(_is_tool_run, data[key]))]
     if not isinstance(data.get("fixed", False), bool):
         wrong.append("fixed")
     if not wrong and data["status"] not in TEST_STATUS:
@@ -264,20 +268,27 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
             f"format {folder.name}: {what}",
             where=str(path),
             hint=f"use these keys: texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, "
-            f"families, built (of tables with tool, what, when: tests or a date); a table: files; a bool: fixed; "
-            f"status: {', '.join(TEST_STATUS)}",
+            f"families, {', '.join(TOOL_RUNS)} (of tables with tool, what, when: tests or a date); a table: files; "
+            f"a bool: fixed; status: {', '.join(TEST_STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
     files = MappingProxyType(dict(sorted(data.pop("files").items())))
-    built = tuple(Build(**entry) for entry in data.pop("built"))
+    built, linted = (tuple(ToolRun(**entry) for entry in data.pop(key)) for key in TOOL_RUNS)
     return Format(
-        name=folder.name, folder=folder, commands=commands, files=files, families=families, built=built, **data
+        name=folder.name,
+        folder=folder,
+        commands=commands,
+        files=files,
+        families=families,
+        built=built,
+        linted=linted,
+        **data,
     )
 
 
-def _is_build(entry: Any) -> bool:
-    """Test whether an element of ``built`` in a ``format.toml`` has the texts of a :class:`Build`, and a date if it has no
-    tests."""
+def _is_tool_run(entry: Any) -> bool:
+    """Test whether an element of ``built`` or ``linted`` in a ``format.toml`` has the texts of a :class:`ToolRun`, and a date
+    if it has no tests."""
     if not isinstance(entry, dict) or set(entry) != {"tool", "what", "when"}:
         return False
     if not all(isinstance(value, str) and value for value in entry.values()):

@@ -175,6 +175,7 @@ def test_a_format_is_a_folder(tmp_path: Path) -> None:
         ("built = 3\n" + OWN, "", "'built' is missing"),
         ('built = [{ tool = "x", what = "y" }]\n' + OWN, "", "'built' is missing"),
         ('built = [{ tool = "x", what = "y", when = "soon" }]\n' + OWN, "", "'built' is missing"),
+        ('linted = [{ tool = "x" }]\n' + OWN, "", "'linted' is missing"),
         (OWN, "line\n{{ unknown }}\n", "'unknown' is undefined"),
         (OWN, "line\n{% if %}\n", "notes.j2:2"),
         (OWN.replace("ls {{ package }}", "ls {{ pack }}"), "", "'pack' is undefined"),
@@ -245,7 +246,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["formats"]
     assert [row["name"] for row in rows] == list(FORMATS) and all(row["checked"] for row in rows)
-    assert "in the tests" in text and "ESP-IDF 6.2" in text
+    assert "in the tests" in text and "ESP-IDF 6.2" in text and "compote manifest lint" in text
 
 
 def test_builds_are_as_the_status_says() -> None:
@@ -253,7 +254,10 @@ def test_builds_are_as_the_status_says() -> None:
     for name in FORMATS:
         description = load_format(name)
         days = {build.when for build in description.built}
-        assert all(day == IN_TESTS or date.fromisoformat(day) <= date.today() for day in days), name
+        assert all(
+            day == IN_TESTS or date.fromisoformat(day) <= date.today()
+            for day in {*days, *(lint.when for lint in description.linted)}
+        ), name
         assert (IN_TESTS in days) == (description.status == "run"), name
         assert days or description.status == "unbuilt", name
 

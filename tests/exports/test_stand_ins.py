@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,28 @@ def test_esp_idf(tmp_path: Path, which: str, package: str) -> None:
     assert run(folder, f"build/{package}_sample.elf") == said(which)
 
 
+@needs("compote")
+@BOTH
+def test_esp_idf_component_is_linted(tmp_path: Path, which: str, package: str) -> None:
+    """Espressif's component manager accepts the manifest, and packs what it would upload."""
+    component = export(tmp_path / "net", "esp-idf", which) / "components" / package
+    run(component, "compote", "manifest", "lint")
+    run(component, "compote", "component", "pack", "--name", package)
+    (archive,) = (component / "dist").glob("*.tgz")
+    with tarfile.open(archive) as packed:
+        assert {Path(name).name for name in packed.getnames()} >= {"idf_component.yml", f"{package}.c", f"{package}.h"}
+
+
 # ---------------------------------------------------------------- PlatformIO
+
+
+@needs("pio")
+@BOTH
+def test_platformio_library_is_linted(tmp_path: Path, which: str, package: str) -> None:
+    """PlatformIO validates library.json as for its registry; a license would need its list of licences from the network."""
+    folder = export(tmp_path / "net", "platformio", which)
+    run(folder / "lib" / package, "pio", "pkg", "pack", "-o", str(tmp_path / "library.tar.gz"))
+    assert "free from linting errors" in run(folder, "pio", "project", "config", "--lint")
 
 
 @needs("gcc")
