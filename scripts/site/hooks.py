@@ -75,7 +75,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Name the theme's search for screen readers."""
-    return output.replace(
+    return _name_search(output)
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """Name the search also on the page for addresses that do not exist."""
+    return _name_search(output) if template_name == "404.html" else output
+
+
+def _name_search(html: str) -> str:
+    """Add a label to the dialog of the theme's search."""
+    return html.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
 
