@@ -15,7 +15,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.compiler import option_values as meaning
-from microc.compiler.fit.budget import list_larger_boards
+from microc.compiler.fit.budget import MARGIN, list_larger_boards
 from microc.compiler.options import OPTIONS, Options
 from microc.compiler.pipeline import compile_model
 from microc.document.blocks import format_milliseconds
@@ -334,28 +334,48 @@ def _memory_advice(network: AdvisedNetwork) -> Iterator[Advice]:
 
 
 def _nearly_full_memory_advice(network: AdvisedNetwork) -> Iterator[Advice]:
-    """Yield, for each memory that is nearly full, the advice to compile with an option that saves bytes of it."""
+    """Yield, for each memory that is nearly full, the advice to use an option that saves bytes of it, and a larger board.
+
+    The effect of a limit of RAM is known only after a search: a limit that cannot be met is refused with the least one."""
     totals, board = network.data["totals"], network.data["board"]
-    target_kib = 8 * totals["arena"] // 10240
+    limit, slowdown = 4 * totals["arena"] // 5, _mean_slowdown_of_size(network)
     remedies = {
         "flash": (
             "--optimize size",
-            "code optimised for size takes fewer bytes",
+            f"code optimised for size takes fewer bytes, and about {_format_percent(slowdown)} more time, averaged over MLPerf "
+            "Tiny's networks",
             network.option("optimize", "balanced") != "size",
         ),
         "ram": (
-            f"--ram {target_kib}K",
-            "smaller workspaces, and layers that are computed row by row, may take fewer bytes",
-            target_kib > 0,
+            f"--ram {limit}",
+            f"this limit takes {totals['arena'] - limit:,} bytes off it, for some time; if no schedule meets it, the error says "
+            "the least limit",
+            limit > 0,
         ),
     }
-    for memory, (option, reason, possible) in remedies.items():
-        used, room = totals[memory] or 0, board[memory]
-        if possible and room and used > _NEARLY_FULL_SHARE * room:
+    full = [memory for memory in remedies if (totals[memory] or 0) > _NEARLY_FULL_SHARE * (board[memory] or inf)]
+    for memory in full:
+        option, effect, possible = remedies[memory]
+        if possible:
             yield Advice(
-                f"{_MEMORY_NAMES[memory]} is {100 * used / room:.0f} % full; {reason}",
+                f"{_MEMORY_NAMES[memory]} is {100 * totals[memory] / board[memory]:.0f} % full; {effect}",
                 network.format_compile_command(option),
             )
+    larger = next(list_larger_boards(totals["flash"] or 0, totals["ram"] or 0, board["name"]), "") if full else ""
+    if larger:
+        yield Advice(
+            f"{larger} has at least {MARGIN} times the flash and the RAM that the network takes here",
+            network.format_compile_command(f"--board {larger}"),
+        )
+
+
+def _mean_slowdown_of_size(network: AdvisedNetwork) -> float:
+    """Return by what share of the present time ``--optimize size`` increases it, from the savings in :data:`SPEED_GAINS`."""
+    goal = network.option("optimize", "balanced")
+    size, present = (
+        1 - gains.get(network.cpu, gains[""]) for gains in (SPEED_GAINS["size"], SPEED_GAINS.get(goal, {"": 0.0}))
+    )
+    return present / size - 1
 
 
 def _input_dtype_advice(network: AdvisedNetwork) -> Iterator[Advice]:

@@ -74,7 +74,9 @@ def test_outputs_as_floats() -> None:
 def test_code_in_ram() -> None:
     """On a board whose flash is slow and cached; none on one without a memory for code, or where it is used."""
     (found,) = [each for each in advised(digits.INT8, "raspberry-pi-pico") if "--code-in-ram" in each["command"]]
-    assert 0.1 < found["gain"] < 0.6
+    after = microc.compile(digits.INT8, board="raspberry-pi-pico", code_in_ram=True).report()
+    saved = sum(memory["saved"] for memory in after["memories"] if "kernels" in memory)
+    assert found["gain"] == pytest.approx(saved / (saved + after["estimated_cycles"]), rel=0.1)
     for board, options in (("raspberry-pi-pico", {"code_in_ram": True}), ("microbit", {})):
         assert not any("--code-in-ram" in each["text"] for each in advised(digits.INT8, board, **options))
 
@@ -117,6 +119,21 @@ def test_what_does_not_fit_is_first() -> None:
     found = advised(digits.FLOAT, "arduino-uno")
     assert "does not fit" in found[0]["text"] and found[0]["gain"] is None and (found[2]["gain"] or 0) > 0.5
     assert found[0]["command"] == "microc compile digits_float.onnx --board arduino-mega -o firmware"
+
+
+def test_a_nearly_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command is compiled: it takes less memory, as the text says, or the board has twice of what is needed."""
+    monkeypatch.setattr("microc.reports.advice._NEARLY_FULL_SHARE", 0.8)  # of RAM the network takes 83 %
+    before = microc.compile(digits.INT8, board="arduino-uno").report()
+    commands = [shlex.split(each["command"]) for each in before["next_steps"]]
+    advised = {words[-4]: words[-3] for words in commands if words[-4] in ("--optimize", "--ram", "--board")}
+    assert set(advised) == {"--optimize", "--ram", "--board"}
+    smaller = microc.compile(digits.INT8, board="arduino-uno", optimize=advised["--optimize"]).report()
+    assert smaller["flash"] < before["flash"]
+    limited = microc.compile(digits.INT8, board="arduino-uno", ram=int(advised["--ram"])).report()
+    assert limited["arena"] <= int(advised["--ram"]) and limited["ram"] < before["ram"]
+    larger = microc.compile(digits.INT8, board=advised["--board"]).report()
+    assert all(2 * larger[memory] <= larger[f"board_{memory}"] for memory in ("flash", "ram"))
 
 
 def test_a_slow_layer_and_an_accelerator_are_behind_gains() -> None:
