@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES = 1 << 16
 _TABLE = "learn"
 """Name of the only table of a file."""
-_MAX_ACCUMULATED = 1 << 20
-"""Largest number of runs of a step."""
+_LIMITS = {"accumulate": (1, 1 << 20), "classes": (0, 1 << 16), "replay": (0, 1 << 12)}
+"""Least and largest value of integer fields: runs of a step, outputs of the last layer, samples kept of a class."""
 
 
 def validated_head(name: str, value: Any) -> Head | Path | None:
@@ -64,7 +64,7 @@ def _read_table(path: Path) -> dict[str, Any]:
 def _make_head(where: str, table: dict[str, Any]) -> Head:
     """Check the fields of a declaration. ``where``: the name of the option or of the file, for errors."""
     from microc.transform.training.learning import OPTIMISERS, PARAMETERS, Head
-    from microc.transform.training.losses import LOSSES
+    from microc.transform.training.losses import CROSS_ENTROPY, LOSSES
 
     known = [field.name for field in fields(Head)]
     for name in table:
@@ -88,6 +88,17 @@ def _make_head(where: str, table: dict[str, Any]) -> Head:
             chosen[name] = validation.as_number(name, chosen[name], 0.0, 0.999999)
     if "epsilon" in chosen:
         chosen["epsilon"] = validation.as_number("epsilon", chosen["epsilon"], 1e-30, 1.0)
-    if "accumulate" in chosen:
-        chosen["accumulate"] = validation.as_integer("accumulate", chosen["accumulate"], 1, _MAX_ACCUMULATED)
+    for name, (least, most) in _LIMITS.items():
+        if name in chosen:
+            chosen[name] = validation.as_integer(name, chosen[name], least, most)
+    if isinstance(channels := chosen.get("channels", 0), (list, tuple)):
+        chosen["channels"] = tuple(sorted(set(validation.as_integers("channels", channels, 0)))) or 0
+    else:
+        chosen["channels"] = validation.as_integer("channels", channels, accepted_form="a number or positions")
+    if chosen.get("replay") and chosen.get("loss", CROSS_ENTROPY) != CROSS_ENTROPY:
+        raise UsageError(
+            f"learn: replay requires classes; got loss={chosen['loss']!r}, expected {CROSS_ENTROPY!r}",
+            where=where,
+            hint="leave out replay",
+        )
     return Head(**chosen)

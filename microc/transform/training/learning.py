@@ -12,18 +12,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import UnsupportedError, UsageError, similar_names_hint
+from microc.errors import ModelError, UnsupportedError, UsageError, similar_names_hint
 from microc.graph.ir import Attr, Graph, NameSet, Node, Quant, TensorType, verify
 from microc.ops import registry
 from microc.ops.gradients.call import Value
+from microc.ops.recurrent import cells as recurrent
 from microc.transform import canonicalise, channels_last
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
 from microc.transform.training.gradient import append_gradients, gradient_name
 from microc.transform.training.graph_extension import GraphExtension
-from microc.transform.training.losses import append_loss
+from microc.transform.training.losses import CROSS_ENTROPY, append_loss
+from microc.transform.training.replay import append_replay
 
 RATE = "rate"
 """Name of the input of the learning rate, unless the network has a value of this name."""
@@ -43,11 +46,14 @@ class Head:
       has several.
     - ``optimiser``: ``sgd``, ``momentum`` or ``adam``, in PyTorch's form. ``momentum``: of ``momentum``; ``beta1``,
       ``beta2``, ``epsilon``: of ``adam``.
-    - ``accumulate``: number of runs whose mean gradient makes one step."""
+    - ``accumulate``: number of runs whose mean gradient makes one step.
+    - ``classes``: number of outputs of the last layer, if it gets more than the model has: new ones begin with weights of 0.
+    - ``channels``: output channels of each layer that learn, as a number (the last ones) or a list; 0: all.
+    - ``replay``: number of samples of each class whose features are kept and learned again (:mod:`.replay`)."""
 
     layers: int | tuple[str, ...] = 1
     parameters: str = ALL
-    loss: str = "cross_entropy"
+    loss: str = CROSS_ENTROPY
     output: str = ""
     optimiser: str = SGD
     momentum: float = 0.9
@@ -55,6 +61,9 @@ class Head:
     beta2: float = 0.999
     epsilon: float = 1e-8
     accumulate: int = 1
+    classes: int = 0
+    channels: int | tuple[int, ...] = 0
+    replay: int = 0
 
 
 @frozen
@@ -87,11 +96,22 @@ def append_learning(graph: Graph, head: Head) -> LearningNetwork:
     graph = _normalise(graph)
     outputs = graph.outputs
     float_head = _FloatHead(graph, _find_layers(graph, head))
-    graph = float_head.build()
-    graph, parameters = _convert_parameters_to_state(graph, _find_parameters(graph, float_head.layers, head))
-    with_loss = append_loss(graph, head.loss, _loss_output(graph, head))
+    graph, layers = float_head.build(), float_head.layers
+    if head.classes:
+        graph, layers = _add_classes(graph, layers, head.classes)
+    if head.channels:
+        split = _ChannelSplit(graph, head.channels)
+        graph, layers = split.build(layers), split.layers
+    graph, parameters = _convert_parameters_to_state(graph, _find_parameters(graph, layers, head))
+    compared = _loss_output(graph, head)
+    with_loss = append_loss(graph, head.loss, compared)
     labels, loss = with_loss.inputs[-1], with_loss.outputs[-1]
-    trained = append_gradients(with_loss, loss, parameters)
+    descended = loss
+    if head.replay:
+        with_loss, descended = append_replay(
+            with_loss, loss, labels, parameters, graph.types[compared].shape[-1], head.replay
+        )
+    trained = append_gradients(with_loss, descended, parameters)
     step = _OptimiserStep(replace(trained, outputs=(*outputs, loss)), head)
     for name in parameters:
         step.update(name, gradient_name(name))
@@ -123,14 +143,30 @@ def _layer_name(node: Node) -> str:
 
 
 def _has_weights(graph: Graph, node: Node, producers: Mapping[str, Node]) -> bool:
-    """Test whether a node is a layer whose weights are constant, possibly dequantised by a node of their own."""
-    if not registry.is_layer(node):
+    """Test whether a node is a layer whose weights are constant, possibly dequantised by a node of their own; a recurrent
+    layer must be of floats."""
+    if not (registry.is_layer(node) or _is_recurrent(node)):
         return False
     weight = node.inputs[1]
     producer = producers.get(weight)
+    if _is_recurrent(node) and not dtypes.is_float(graph.types[weight].dtype):
+        return False
     return weight in graph.consts or (
         producer is not None and producer.op == "dequantize" and producer.inputs[0] in graph.consts
     )
+
+
+def _is_recurrent(node: Node) -> bool:
+    return node.op in recurrent.STATES
+
+
+def _list_parameters(node: Node) -> tuple[list[str], list[str]]:
+    """Return the names of the weights of a layer, and those of its biases."""
+    if not _is_recurrent(node):
+        return [node.inputs[1]], [name for name in node.inputs[2:] if name]
+    operands = recurrent.bind_operands(node.op, node.attrs, node.inputs)
+    own = {role: name for role, name in operands.items() if role not in ("data", "lengths", *recurrent.STATES[node.op])}
+    return [name for role, name in own.items() if "bias" not in role], [own[role] for role in own if "bias" in role]
 
 
 def _find_layers(graph: Graph, head: Head) -> list[Node]:
@@ -156,18 +192,119 @@ def _find_layers(graph: Graph, head: Head) -> list[Node]:
     return [node for node, name in zip(known, names, strict=True) if name in head.layers]
 
 
+def _add_classes(graph: Graph, layers: Sequence[Node], classes: int) -> tuple[Graph, list[Node]]:
+    """Return the graph whose last learning layer has ``classes`` outputs, and its layers.
+
+    The weights of new outputs are 0. All values behind the layer have as many elements along their last axis."""
+    layer, count = layers[-1], graph.types[layers[-1].outputs[0]].shape[-1]
+    if layer.op != "dense" or classes <= count:
+        raise UsageError(
+            f"learn: classes={classes} does not extend {_layer_name(layer)!r}; got {layer.op} of {count} outputs",
+            where=graph.name,
+            hint=f"give more than {count}" if layer.op == "dense" else "end the layers that learn with a dense layer",
+        )
+    types, consts, changed = dict(graph.types), dict(graph.consts), set(layer.outputs)
+    for name in filter(None, layer.inputs[1:]):
+        data = consts[name]
+        consts[name] = np.pad(data, [(0, classes - count)] + [(0, 0)] * (data.ndim - 1))
+        types[name] = replace(types[name], shape=consts[name].shape)
+    nodes = []
+    for node in graph.nodes:
+        if changed.intersection((*node.inputs, *node.outputs)):
+            if node.op == "reshape":
+                shape = node.attr("shape")
+                node = replace(node, attrs={**node.attrs, "shape": (*shape[:-1], classes)})
+            changed.update(node.outputs)
+            try:
+                inferred = registry.infer(node.op, node.attrs, [types[name] for name in node.inputs])
+            except ModelError as error:
+                raise UnsupportedError(
+                    f"learn: classes={classes} does not suit {node.op} behind the layer: {error.what}",
+                    where=str(node.loc),
+                    hint="leave out classes, or cut the network behind its last layer: outputs=...",
+                ) from error
+            for name, result in zip(node.outputs, inferred, strict=True):
+                types[name] = replace(types[name], shape=result.shape)
+        nodes.append(node)
+    return replace(graph, types=types, consts=consts).with_nodes(nodes), [*layers]
+
+
+class _ChannelSplit:
+    """Split of each learning layer into one of frozen and one of learning output channels, joined in the old order.
+
+    ``channels``: number of last channels that learn, or their positions. ``layers``: the layers that learn, once :meth:`build`
+    has run; those whose channels all learn stay whole."""
+
+    def __init__(self, graph: Graph, channels: int | tuple[int, ...]) -> None:
+        self._graph, self._channels = graph, channels
+        self._types, self._consts, self._names = dict(graph.types), dict(graph.consts), NameSet(graph.types)
+        self._split: dict[tuple[str, str], str] = {}
+        self.layers: list[Node] = []
+
+    def build(self, layers: Sequence[Node]) -> Graph:
+        """Return the graph with split ``layers``."""
+        nodes: list[Node] = []
+        outputs = {layer.outputs for layer in layers}
+        for node in self._graph.nodes:
+            nodes += self._split_layer(node) if node.outputs in outputs else (node,)
+        return replace(self._graph, types=self._types, consts=self._consts).with_nodes(nodes)
+
+    def _split_layer(self, node: Node) -> list[Node]:
+        count = self._types[node.outputs[0]].shape[-1]
+        channels = self._channels
+        chosen = list(range(count))[-channels:] if isinstance(channels, int) else list(channels)
+        if node.op not in ("dense", "conv2d") or len(self._consts[node.inputs[1]]) != count or max(chosen) >= count:
+            raise UsageError(
+                f"learn: channels of {_layer_name(node)!r} cannot be chosen; got channel {max(chosen)} of {node.op} with "
+                f"{count}",
+                where=self._graph.name,
+                hint="choose channels of dense layers and convolutions, numbered from 0",
+            )
+        frozen = [k for k in range(count) if k not in chosen]
+        if not frozen:
+            self.layers.append(node)
+            return [node]
+        parts = [self._take_channels(node, "frozen", frozen), self._take_channels(node, "learned", chosen)]
+        self.layers.append(parts[1])
+        order = np.argsort([*frozen, *chosen])
+        is_ordered = bool(np.all(order == np.arange(count)))
+        joined = node.outputs[0] if is_ordered else self._names.fresh(f"{node.outputs[0]}.joined")
+        self._types[joined] = self._types[node.outputs[0]]
+        axis = len(self._types[joined].shape) - 1
+        nodes = [*parts, Node("concat", tuple(p.outputs[0] for p in parts), (joined,), {"axis": axis}, node.loc)]
+        if not is_ordered:
+            index = self._names.fresh(f"{node.outputs[0]}.order")
+            self._consts[index], self._types[index] = order.astype(np.int32), TensorType((count,), "int32")
+            attrs = {**registry.get("gather").defaults, "axis": axis}
+            nodes.append(Node("gather", (joined, index), node.outputs, attrs, node.loc))
+        return nodes
+
+    def _take_channels(self, node: Node, stem: str, channels: Sequence[int]) -> Node:
+        """Return a layer that computes some output channels of ``node``."""
+        operands = [node.inputs[0]]
+        for name in node.inputs[1:]:
+            if name and (name, stem) not in self._split:
+                new = self._split[name, stem] = self._names.fresh(f"{name}.{stem}")
+                self._consts[new] = self._consts[name][list(channels)]
+                self._types[new] = replace(self._types[name], shape=self._consts[new].shape)
+            operands.append(name and self._split[name, stem])
+        result, output = self._names.fresh(f"{node.outputs[0]}.{stem}"), self._types[node.outputs[0]]
+        self._types[result] = replace(output, shape=(*output.shape[:-1], len(channels)))
+        return replace(node, inputs=tuple(operands), outputs=(result,))
+
+
 def _find_parameters(graph: Graph, layers: Sequence[Node], head: Head) -> list[str]:
     """Return the names of the constants that learn, each once."""
     names: dict[str, None] = {}
     for node in layers:
-        biases = [name for name in node.inputs[2:] if name]
+        weights, biases = _list_parameters(node)
         if head.parameters == BIASES and not biases:
             raise UsageError(
                 f"learn: layer {_layer_name(node)!r} has no bias; got parameters={BIASES!r}",
                 where=graph.name,
                 hint=f"give parameters={ALL!r}, or name other layers",
             )
-        names.update(dict.fromkeys(biases if head.parameters == BIASES else [node.inputs[1], *biases]))
+        names.update(dict.fromkeys(biases if head.parameters == BIASES else [*weights, *biases]))
     return [name for name in names if name in graph.consts]
 
 
@@ -244,6 +381,12 @@ class _FloatHead:
             attrs: Mapping[str, Attr] = {"shape": self._types[results[0]].shape}
             self._nodes.append(Node("reshape", (self._as_float(node, node.inputs[0]),), results, attrs, node.loc))
             return
+        if _is_recurrent(node) and not dtypes.is_float(self._graph.types[node.inputs[1]].dtype):
+            raise UnsupportedError(
+                f"learn: {node.op} of integers cannot pass gradients; got {self._graph.types[node.inputs[1]].dtype} weights",
+                where=str(node.loc),
+                hint="learn layers behind it, or load the model before it was quantised",
+            )
         operands = tuple(name and self._as_float(node, name) for name in node.inputs)
         kept = {key: value for key, value in node.attrs.items() if key != "dynamic"}
         self._nodes.append(replace(node, inputs=operands, outputs=results, attrs=kept))

@@ -14,6 +14,8 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.gradients.call import Value
 from microc.transform.training.graph_extension import GraphExtension
 
+CROSS_ENTROPY = "cross_entropy"
+"""Name of the loss of classes."""
 LABELS, LOSS = "labels", "loss"
 """Names of the input and of the output that a loss adds, unless the graph has values of these names."""
 
@@ -83,7 +85,7 @@ def _mean(value: Value) -> Value:
 
 LOSSES: Mapping[str, Callable[[_LossBuilder, str], tuple[Value, Value]]] = MappingProxyType(
     {
-        "cross_entropy": _build_cross_entropy,
+        CROSS_ENTROPY: _build_cross_entropy,
         "binary_cross_entropy": _build_binary_cross_entropy,
         "mean_squared_error": _build_mean_squared_error,
     }
@@ -112,11 +114,7 @@ def append_loss(graph: Graph, kind: str, output: str = "") -> Graph:
         )
     output = output or graph.outputs[0]
     value_type = graph.types.get(output)
-    if (
-        value_type is None
-        or not dtypes.is_float(value_type.dtype)
-        or (kind == "cross_entropy" and not value_type.shape)
-    ):
+    if value_type is None or not dtypes.is_float(value_type.dtype) or (kind == CROSS_ENTROPY and not value_type.shape):
         got = "no such value" if value_type is None else f"{value_type.dtype} {value_type.shape}"
         raise UsageError(
             f"loss: {output!r} is no value that {kind} takes; got {got}, expected floats",
