@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "flash": ["arm", "--dry-run", "--runner", "openocd"],
     "load": ["loadable"],
     "run": ["firmware"],
+    "learn": ["{model}", "--learn", "head.toml", "--data", "images.npz", "--labels", "labels", "--save", "learned.npz"],
     "profile": ["firmware"],
     "size": ["firmware"],
     "verify": ["firmware", "--samples", "1"],
@@ -113,6 +114,12 @@ MEANINGS = {
     "slot": "0 or 1",
     "commits": "number of the commit that started the running network",
     "slot_bytes": "bytes of a slot, signature included",
+    "losses": "mean loss of each epoch",
+    "inference_time": "duration of an inference without learning, in `unit`",
+    "step_time": "duration of an inference with its step of learning, in `unit`",
+    "quality_before": "quality of the answers: `classification` of samples with class numbers, else `outputs`",
+    "quality_after": "`quality_before` after the last epoch",
+    "tested": "number of samples that `quality_before` and `quality_after` are of",
     "address": "value of `--port` for a client",
     "token": "random token that a client must present; null if it is in a file",
     "clients": "number of clients that have used the board",
@@ -157,6 +164,8 @@ def prepared() -> Iterator[None]:
         os.chdir(place)
         try:
             np.save("data.npy", np.random.default_rng(0).random((16, 1, 1, 8, 8), dtype=np.float32))
+            Path("head.toml").write_text("[learn]\nlayers = 1\n", encoding="utf-8")
+            np.savez("images.npz", image=digits.images(2), labels=np.arange(2))
             said("compile", ["{model}", "--board", "nucleo-f446re", "-o", "arm"])
             said("compile", ["{model}", "--board", "mps2-an386", "--relocatable", "-o", "loadable"])
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that keep a board at work until they are stopped: ``microc watch`` and ``microc serve``."""
+"""Commands that keep a board at work: ``microc learn``, ``microc watch`` and ``microc serve``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,120 @@ import time
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import SCHEMA_VERSION, show
-from microc.cli.declared.board_commands import ServeArguments, WatchArguments
+from microc.cli.declared.board_commands import LearnArguments, ServeArguments, WatchArguments
 from microc.cli.project_context import (
     build_firmware,
+    check_output_paths,
+    hold_weights,
     load_samples,
     open_project_of_source,
     pixel_range,
     progress_callback,
     serial_line_options,
 )
-from microc.document.blocks import document, prose
+from microc.document.blocks import Table, document, numbers, prose, table, texts
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.device.transport import Transport
     from microc.run.board_project import Project
     from microc.run.data.samples import Samples
+    from microc.run.learning import Quality
     from microc.run.session import Device
+
+
+# ---- ``microc learn``: steps of learning on a user's samples.
+
+
+def run_learn_command(arguments: LearnArguments) -> show.Answer:
+    """Run ``microc learn``: learn from samples on the board, and compare its answers before and after."""
+    from microc.run.data.samples import require_learning
+    from microc.run.learning import evaluate_learner, learn_samples, sample_labels
+    from microc.run.session import Device
+
+    if arguments.data is None and arguments.test is None:
+        raise UsageError(
+            "learn requires samples; got neither --data nor --test",
+            hint="name them: microc learn firmware --data train.npz --labels labels",
+        )
+    if arguments.test is not None and arguments.expected is not None:
+        raise UsageError("--test cannot be combined with --expected", hint="leave out --test: --data is compared")
+    check_output_paths(**{"--save": arguments.save})
+    pixel_range(arguments.pixels, [arguments.data, arguments.test])
+    progress, losses = progress_callback(arguments), []
+    with open_project_of_source(arguments) as project:
+        manifest = project.manifest
+        entry = require_learning(manifest)
+        tensors = {t["name"]: t for t in manifest["tensors"]}
+        own = [tensors[name] for name in manifest["outputs"][:-1]]
+        samples = load_samples(arguments.data, arguments.labels, arguments.pixels, manifest, arguments.expected)
+        test = load_samples(arguments.test, arguments.labels, arguments.pixels, manifest) or samples
+        assert test is not None
+        labels = sample_labels(samples, tensors[entry["labels"]], own) if samples is not None else None
+        build_firmware(project, arguments)
+        with Device(project, progress=None, **serial_line_options(arguments)) as device:
+            if arguments.restore is not None:
+                device.restore_weights(arguments.restore)
+            before = evaluate_learner(device, test, progress)
+            inference = device.last
+            if samples is not None and labels is not None:
+                epochs = learn_samples(device, samples, labels, arguments.rate, arguments.seed, progress)
+                losses = list(islice(epochs, arguments.epochs))
+            step, clock = device.last, device.clock
+            after = evaluate_learner(device, test, progress) if losses else before
+            if arguments.save is not None:
+                device.save_weights(arguments.save)
+    assert step is not None and inference is not None
+    times = [clock.convert_ticks(timing.max) for timing in (inference, step)]
+    data = {
+        "board": project.board.name,
+        "network": manifest["model"],
+        "samples": len(samples) if samples is not None else 0,
+        "rate": arguments.rate,
+        "seed": arguments.seed,
+        "losses": losses,
+        "unit": clock.unit,
+        "unit_meaning": clock.meaning,
+        "inference_time": times[0],
+        "step_time": times[1] if losses else None,
+        "tested": len(test),
+        "quality_before": _quality_to_data(before),
+        "quality_after": _quality_to_data(after),
+        "restored": str(arguments.restore) if arguments.restore else None,
+        "saved": str(arguments.save) if arguments.save else None,
+    }
+    lines = [f"epoch {number}: mean loss {loss:.6g}" for number, loss in enumerate(losses, 1)]
+    lines += [f"an inference: {show.format_integer(times[0])} {clock.unit}"]
+    lines += [f"a step: {show.format_integer(times[1])} {clock.unit}, with its inference"] if losses else []
+    lines += [f"saved to {arguments.save}"] if arguments.save else []
+    return show.Answer(data, document(prose(*lines), _quality_table(before, after)))
+
+
+def _quality_to_data(quality: Quality) -> dict[str, Any]:
+    """Describe the quality of a network's answers as plain data."""
+    classes = quality.classification
+    counts = None if classes is None else {"correct": classes.correct, "accuracy": classes.accuracy}
+    return {"classification": counts, "outputs": [asdict(each) for each in quality.closeness]}
+
+
+def _quality_table(before: Quality, after: Quality) -> Table:
+    """Make a table of the right answers, or of the differences from expected outputs, before and after learning."""
+    if before.classification is not None and after.classification is not None:
+        pair = (("before", before.classification), ("after", after.classification))
+        rows = [(when, classes.correct, classes.total, 100 * classes.accuracy) for when, classes in pair]
+        return table((*texts("answers"), *numbers("right", "of"), *numbers("%", spec=".2f")), rows)
+    differences = [
+        (when, each.output, each.rmse, each.largest)
+        for when, quality in (("before", before), ("after", after))
+        for each in quality.closeness
+    ]
+    return table((*texts("answers", "output"), *numbers("RMSE", "largest difference", spec=".6g")), differences)
 
 
 # ---- ``microc watch``: run a network on a board again and again.
@@ -55,6 +148,7 @@ def run_watch_command(arguments: WatchArguments) -> show.Answer:
     run_count = 0
     with open_project_of_source(arguments) as project:
         samples = load_samples(arguments.data, arguments.labels, arguments.pixels, project.manifest)
+        samples = hold_weights(samples, project.manifest)
         build_firmware(project, arguments)
         with (
             Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device,

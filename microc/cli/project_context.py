@@ -10,6 +10,7 @@ import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,8 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
         _check_output_count(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
         with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
-            result = device.run(*(inputs or draw_inputs(device.inputs, np.random.default_rng(arguments.seed))))
+            drawn = device.inputs[:-2] if "learning" in project.manifest else device.inputs
+            result = device.run(*(inputs or draw_inputs(drawn, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
             self_test, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)
@@ -188,12 +190,12 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
                 "shape": list(a.shape),
                 "values": show.replace_non_finite(a.tolist()),
             }
-            for t, a in zip(outputs, results, strict=True)
+            for t, a in zip(outputs, results, strict=False)  # an inference of a network that learns has no loss
         ],
     }
     lines = [
         f"{t['name']}  {t['dtype']} {show.format_shape(a.shape)}:  {show.format_leading_values(a.reshape(-1).tolist())}"
-        for t, a in zip(outputs, results, strict=True)
+        for t, a in zip(outputs, results, strict=False)
     ]
     if not inputs:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
@@ -269,7 +271,8 @@ def load_samples(
 ) -> Samples | None:
     """Read the samples of ``--data`` and ``--labels``, converted to the types of the network's inputs.
 
-    None without ``--data``. ``pixels``: value of ``--pixels``; ``expected``: file of expected outputs."""
+    None without ``--data``. ``pixels``: value of ``--pixels``; ``expected``: file of expected outputs. For a network that learns,
+    samples are without labels and rate, and expected outputs without the loss."""
     from microc.run.data.pictures import add_channel_orders
     from microc.run.data.samples import read_samples
 
@@ -277,8 +280,26 @@ def load_samples(
         return None
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     inputs, outputs = ([tensors_by_name[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
+    if "learning" in manifest:
+        inputs, outputs = inputs[:-2], outputs[:-1]
     inputs = add_channel_orders(inputs, manifest["options"])
     return read_samples(inputs, outputs, data, labels, expected, pixel_range(pixels, [data]))
+
+
+def hold_weights(samples: Samples | None, manifest: Mapping[str, Any]) -> Samples | None:
+    """Add labels and a rate of 0 to the samples for a network that learns, so that runs of all kernels change no weight."""
+    import numpy as np
+
+    from microc.base import dtypes
+
+    if samples is None or "learning" not in manifest:
+        return samples
+    tensors = {t["name"]: t for t in manifest["tensors"]}
+    zeros = (
+        np.zeros((len(samples), *tensors[name]["shape"]), dtypes.to_numpy(tensors[name]["dtype"]))
+        for name in manifest["inputs"][-2:]
+    )
+    return replace(samples, inputs=(*samples.inputs, *zeros))
 
 
 def pixel_range(pixels: tuple[float, float] | None, data_paths: Iterable[Path | None]) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from microc.cli import show
 from microc.cli.declared.board_commands import VerifyArguments
 from microc.cli.project_context import (
     build_firmware,
+    hold_weights,
     load_inputs,
     load_samples,
     open_project_of_source,
@@ -295,7 +296,8 @@ def run_verify_command(arguments: VerifyArguments) -> show.Answer:
 def _load_user_data(arguments: VerifyArguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
     """Load the samples of ``--data`` (None without this option), and the sets of inputs of ``--input``."""
     inputs = [load_inputs(arguments, manifest)] if arguments.inputs else []
-    return load_samples(arguments.data, arguments.labels, arguments.pixels, manifest, arguments.expected), inputs
+    samples = load_samples(arguments.data, arguments.labels, arguments.pixels, manifest, arguments.expected)
+    return hold_weights(samples, manifest), inputs
 
 
 def _verify_on_board(

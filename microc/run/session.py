@@ -18,7 +18,9 @@ import numpy as np
 from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.firmware import optimisation_options
+from microc.codegen.project.manifest import is_inference
 from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, render_linked_network_files
 from microc.codegen.render import format_signature
 from microc.compiler import validation
@@ -51,6 +53,7 @@ from microc.run.board_project import (
     read_network_blob,
     send_network,
 )
+from microc.run.data.samples import convert_labels, read_weights, require_learning
 from microc.run.profile import Clock
 from microc.target import Board
 
@@ -500,21 +503,58 @@ class Device(Showable):
 
     def run(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """Run one inference on input arrays in the order of the network's inputs; return an array, or a tuple if there
-        are several outputs."""
+        are several outputs.
+
+        A network that learns infers if labels and rate are left out, and returns its outputs without the loss."""
+        infers = is_inference(self.project.manifest, arrays)
         self.set_inputs(*arrays)
-        self.last = self.client.run()
-        results = tuple(self.read(t["name"]) for t in self.outputs)
+        self.last = self.client.run(last=self.learning["kernels"] - 1 if infers else None)
+        results = tuple(self.read(t["name"]) for t in (self.outputs[:-1] if infers else self.outputs))
         return results[0] if len(results) == 1 else results
 
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs, and the sizes that their shapes imply if sizes vary. Shapes and dtypes must match; nothing
-        is converted."""
-        converted = self.shapes.check_inputs(self.inputs, arrays)
+        is converted. Labels and rate of a network that learns may be left out."""
+        inputs = self.inputs[:-2] if is_inference(self.project.manifest, arrays) else self.inputs
+        converted = self.shapes.check_inputs(inputs, arrays)
         if self.shapes.sizes:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
-        for tensor, array in zip(self.inputs, converted, strict=True):
+        for tensor, array in zip(inputs, converted, strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
             self.client.write_tensor(self._index[tensor["name"]], data, allow_fewer_bytes="extents" in tensor)
+
+    @property
+    def learning(self) -> Mapping[str, Any]:
+        """How the network learns, as the manifest describes it. Raises UsageError if it does not learn."""
+        return require_learning(self.project.manifest)
+
+    def learn(self, *arrays: Any, rate: float) -> float:
+        """Make a step of learning; return the loss before the step.
+
+        ``arrays``: the network's inputs in order, then the labels, whose numbers may have any dtype that holds them.
+        ``rate``: the learning rate. Raises UsageError if the firmware does not learn, or an array does not match."""
+        learning = self.learning
+        *inputs, labels = arrays or (None,)
+        label_array = convert_labels(labels, self._tensors[learning["labels"]])
+        self.set_inputs(*inputs, label_array, np.float32(validation.as_number("rate", rate, 0, 1e9)))
+        self.last = self.client.run()
+        return float(self.read(learning["loss"]))
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write what was learned, weights and the optimiser's state, to a .npz file, by the tensors' names.
+
+        Raises UsageError if the firmware does not learn, and OutputError if the file cannot be written."""
+        arrays: dict[str, Any] = {name: self.read(name) for name in self.learning["learned"]}
+        with replace_atomically(validation.as_path("a file", path)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def restore_weights(self, path: str | Path) -> None:
+        """Send what :meth:`save_weights` wrote to the board. Names, shapes and dtypes must match those of the network.
+
+        Raises UsageError if the firmware does not learn or the file does not match; the board keeps its weights then."""
+        file = validation.as_path("a file", path)
+        for name, array in read_weights(file, [self._tensors[name] for name in self.learning["learned"]]).items():
+            self.client.write_tensor(self._index[name], array.astype(array.dtype.newbyteorder("<")).tobytes())
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all kernels in order are one inference."""
@@ -591,7 +631,7 @@ class Device(Showable):
         return self.client.stats()
 
     def reset(self) -> None:
-        """Reset the state of recurrent layers to its initial content."""
+        """Reset the state of recurrent layers to its initial content, and weights that learn to those of the model."""
         self.client.reset_state()
 
 

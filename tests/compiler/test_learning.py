@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.base.file_access import runtime_c_folder
+from microc.cli import main
 from microc.codegen.c.source import network_files
 from microc.compiler.learning_head import load_head
 from microc.errors import OutputError, UnsupportedError, UsageError
@@ -30,12 +32,12 @@ ROUNDINGS = 64 * 2.0**-24
 """Bound of ten steps: each value is made of some dozen float32 operations on numbers near 1, each rounded by 2**-24 at most."""
 
 
-def two_layers(classes: int = 3) -> Graph:
+def two_layers(classes: int = 3, generator: np.random.Generator = RNG) -> Graph:
     """Two dense layers with a relu between, and a softmax."""
     net = microc.GraphBuilder()
 
     def draw(*shape: int) -> Array:
-        return np.asarray(RNG.normal(size=shape) * 0.5, np.float32)
+        return np.asarray(generator.normal(size=shape) * 0.5, np.float32)
 
     x = net.input("x", (1, 5))
     h = net.op("dense", x, net.constant("w1", draw(4, 5)), net.constant("b1", draw(4)), activation="relu")
@@ -131,6 +133,138 @@ def test_compiled_steps_are_those_of_the_formulas_and_a_rate_of_zero_learns_noth
     x, label = seen[0]
     first, second = (library(x, np.array([label], np.int32), np.float32(0)) for _ in range(2))
     assert first[1] == second[1] and np.array_equal(first[0], second[0])
+
+
+class ReplayReference:
+    """Steps of a dense layer behind frozen features with a replay buffer, in float64: rings of int8 features by class."""
+
+    def __init__(self, graph: Graph, slots: int, classes: int = 3) -> None:
+        self.front = tuple(graph.consts[name].astype(np.float64) for name in ("w1", "b1"))
+        self.w, self.b = (graph.consts[name].astype(np.float64) for name in ("w2", "b2"))
+        self.rings: list[list[Array]] = [[] for _ in range(classes)]
+        self.stored, self.slots, self.following = [0] * classes, slots, 0
+
+    def step(self, x: Array, label: int, rate: float) -> float:
+        h = np.maximum(x.astype(np.float64) @ self.front[0].T + self.front[1], 0)
+        loss, *gradients = self._gradients(h, label)
+        count = len(self.rings) * self.slots
+        order = [(self.following + k) % count for k in range(count)]
+        picked = next((s for s in order if s % self.slots < len(self.rings[s // self.slots])), None)
+        if picked is not None:
+            self.following = (picked + 1) % count
+            again = self._gradients(self.rings[picked // self.slots][picked % self.slots], picked // self.slots)[1:]
+            gradients = [(a + b) / 2 for a, b in zip(gradients, again, strict=True)]
+        scale = max(np.abs(h).max(), 1e-30) / 127
+        ring, place = self.rings[label], self.stored[label] % self.slots
+        ring[place : place + 1] = [np.round(h / scale) * scale]
+        self.stored[label] += 1
+        self.w, self.b = self.w - rate * gradients[0], self.b - rate * gradients[1]
+        return float(loss)
+
+    def _gradients(self, h: Array, label: int) -> tuple[Array, Array, Array]:
+        logits = h @ self.w.T + self.b
+        powers = np.exp(logits - logits.max())
+        g = powers / powers.sum()
+        loss = -np.log(g[0, label])
+        g[0, label] -= 1
+        return loss, g.T @ h, g[0]
+
+
+def test_replay_learns_samples_of_all_classes_again() -> None:
+    """Samples come class by class; a ring that is full drops its oldest. A stored feature is rounded by half of 1/127 of
+    the largest, and a rounding that falls to the other side moves one by a whole such step."""
+    graph = two_layers(generator=np.random.default_rng(3))
+    library = microc.compile(graph, learn={"layers": 1, "replay": 2})
+    reference, generator = ReplayReference(graph, 2), np.random.default_rng(4)
+    labels = [0, 0, 0, 2, 2, 2, 2, 0, 1, 1, 1, 1, 1, 0, 2]
+    losses = []
+    for label in labels:
+        x = generator.normal(size=(1, 5)).astype(np.float32)
+        losses.append(
+            (float(library(x, np.array([label], np.int32), np.float32(RATE))[1]), reference.step(x, label, RATE))
+        )
+    ours, expected = np.transpose(losses)
+    np.testing.assert_allclose(ours, expected, atol=ROUNDINGS + 0.02 / 127)
+    assert reference.stored == [5, 5, 5] and all(len(ring) == 2 for ring in reference.rings)
+
+
+def test_a_new_class_is_learned_without_forgetting() -> None:
+    """Twenty samples of a class that the model does not have: with replay of features the others stay, without they do not."""
+    images, truth = digits.images(60), digits.labels(60)
+    new = [np.asarray(127 - np.asarray(image, np.int32) - 128, np.int8) for image in images[:30]]  # negatives: class 10
+    right = {}
+    for replay in (0, 3):
+        library = microc.compile(digits.INT8, learn={"layers": 1, "classes": 11, "replay": replay})
+        assert library.outputs[0]["shape"] == [1, 11]
+        old = [np.argmax(library(image)) for image in images]
+        for image, label in zip(images[:30], truth, strict=False):
+            library(image, np.array([label], np.int32), np.float32(0))  # fills the buffer, learns nothing
+        assert [np.argmax(library(image)) for image in images] == old
+        for _ in range(3):
+            for image in new[:20]:
+                library(image, np.array([10], np.int32), np.float32(0.02))
+        kept = sum(np.argmax(library(image)) == label for image, label in zip(images[30:], truth[30:], strict=True))
+        right[replay] = kept, sum(np.argmax(library(image)) == 10 for image in new[20:])
+    assert right[3][0] >= 28 and right[3][1] >= 9 and right[3][0] >= right[0][0]
+
+
+def test_replay_keeps_the_last_value_that_all_learning_layers_read() -> None:
+    """Frozen channels and the layers that learn read the same features; layers that add two inputs read none alone."""
+    graph = microc.learn(two_layers(), {"layers": 1, "channels": 1, "replay": 2})
+    assert graph.state["replay.features"].shape == (6, 4)
+    net = microc.GraphBuilder()
+    total = net.op(
+        "add", net.input("a", (1, 2)), net.op("dense", net.input("b", (1, 2)), net.constant("w", np.ones((2, 2))))
+    )
+    with pytest.raises(UnsupportedError, match="replay takes one sample in a run; got a, b"):
+        microc.learn(net.graph("sums", {"y": total}), {"replay": 1})
+
+
+@pytest.mark.parametrize("channels", [2, [0, 2]])
+def test_chosen_channels_learn_and_the_others_stay(channels: Any) -> None:
+    """The steps are those of the whole layer, of which the other rows are put back."""
+    graph = two_layers(generator=np.random.default_rng(3))
+    library = microc.compile(graph, learn={"layers": 1, "channels": channels})
+    rows = [1, 2] if channels == 2 else channels
+    assert sum(np.prod(library.tensor(n).shape) for n in library.manifest["learning"]["learned"]) == 2 * (4 + 1)
+    reference = Reference(graph, 1, "sgd")
+    for x, label in samples(STEPS):
+        before = {name: data.copy() for name, data in reference.w.items()}
+        found, expected = library(x, np.array([label], np.int32), np.float32(RATE))[1], reference.step(x, label, RATE)
+        assert float(found) == pytest.approx(expected, abs=ROUNDINGS)
+        for name in ("w2", "b2"):
+            frozen = [k for k in range(3) if k not in rows]
+            reference.w[name][frozen] = before[name][frozen]
+
+
+@pytest.mark.parametrize(("op", "gates"), [("lstm", 4), ("gru", 3)])
+def test_a_recurrent_layer_learns(op: str, gates: int) -> None:
+    """The sign of the first of four numbers, which the last state must remember."""
+    rng, net = np.random.default_rng(5), microc.GraphBuilder()
+
+    def draw(name: str, *shape: int) -> str:
+        return net.constant(name, (rng.normal(size=shape) * 0.5).astype(np.float32))
+
+    states = [net.constant(f"state{k}", np.zeros((1, 4), np.float32)) for k in range(2 if op == "lstm" else 1)]
+    operands = (
+        net.input("x", (1, 4, 1)),
+        draw("w", gates * 4, 1),
+        draw("r", gates * 4, 4),
+        *states,
+        draw("b", gates * 4),
+    )
+    rows = net.emit_all(op, operands)[0]
+    last = net.reshape(net.op("slice", rows, begin=(0, 3, 0), end=(1, 4, 4), strides=(1, 1, 1)), (1, 4))
+    graph = net.graph(op, {"y": net.op("dense", last, draw("w2", 2, 4), draw("b2", 2))})
+    library, plain = microc.compile(graph, learn={"layers": 2, "optimiser": "adam"}), microc.compile(graph)
+    assert {"w", "r", "b", "w2", "b2"} < set(library.manifest["learning"]["learned"])
+    data = rng.normal(size=(40, 1, 4, 1)).astype(np.float32)
+    np.testing.assert_allclose(library(data[0]), plain(data[0]), atol=ROUNDINGS)
+    losses = [
+        np.mean([float(library(x, np.array([x[0, 0, 0] > 0], np.int32), np.float32(0.03))[1]) for x in data])
+        for _ in range(6)
+    ]
+    assert losses[-1] < 0.4 < losses[0]
 
 
 MAIN = """
@@ -271,10 +405,128 @@ def test_the_steps_of_an_emulated_m4_are_those_of_this_computer(tmp_path: Path) 
     with microc.Device(project) as device:
         for k, image in enumerate(digits.images(STEPS)):
             labels, rate = np.array([k % 10], np.int32), np.float32(0.01)
-            expected, found = library(image, labels, rate), device.run(image, labels, rate)
+            answer, found = device.run(image), device.learn(image, labels, rate=0.01)
+            expected = library(image, labels, rate)
             # A loss near 10 is the difference of logits below 100, of 96 products each.
-            assert float(found[1]) == pytest.approx(float(expected[1]), abs=100 * 96 * 2.0**-24)
-            assert np.abs(np.asarray(found[0], np.int32) - expected[0]).max() <= 1
+            assert found == pytest.approx(float(expected[1]), abs=100 * 96 * 2.0**-24)
+            assert np.abs(np.asarray(answer, np.int32) - expected[0]).max() <= 1
+
+
+@pytest.fixture(scope="module")
+def learning_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A firmware for this computer with three networks: two learn, one does not."""
+    folder = tmp_path_factory.mktemp("learning") / "firmware"
+    regression = microc.GraphBuilder()
+    x = regression.input("x", (1, 3))
+    y = regression.op("dense", x, regression.constant("w", np.ones((2, 3), np.float32)))
+    graphs = (
+        two_layers(generator=np.random.default_rng(3)),
+        regression.graph("line", {"y": y}),
+        microc.load(digits.INT8),
+    )
+    heads = ({"layers": 2, "optimiser": "momentum"}, {"loss": "mean_squared_error"}, None)
+    names = ("two", "line", "digits")
+    programs = (
+        microc.compile(graph, board="host", learn=head, name=name)
+        for graph, head, name in zip(graphs, heads, names, strict=True)
+    )
+    microc.bundle(*programs).write(folder)
+    microc.build(microc.open_project(folder))
+    return folder
+
+
+def test_a_device_infers_learns_saves_and_restores(learning_project: Path, tmp_path: Path) -> None:
+    seen, saved = samples(STEPS), tmp_path / "learned.npz"
+    with microc.Device(learning_project, network="two") as device:
+        before = device.run(seen[0][0])
+        assert isinstance(before, np.ndarray) and before.shape == (1, 3)
+        np.testing.assert_array_equal(device.run(seen[0][0]), before)
+        losses = [device.learn(x, label, rate=RATE) for x, label in seen]  # a label alone, without array and dtype
+        learned = device.run(seen[0][0])
+        assert not np.array_equal(learned, before)
+        device.save_weights(saved)
+        device.reset()
+        np.testing.assert_array_equal(device.run(seen[0][0]), before)
+        assert device.learn(seen[0][0], [seen[0][1]], rate=RATE) == losses[0]
+        device.restore_weights(saved)
+        np.testing.assert_array_equal(device.run(seen[0][0]), learned)
+        with np.load(saved) as arrays:
+            assert len(arrays.files) == len(device.learning["learned"]) == 8  # four tensors and their velocities
+            wrong: dict[str, Any] = {name: np.zeros(1, np.float32) for name in arrays.files}
+        np.savez(saved, **wrong)
+        with pytest.raises(UsageError, match="the weights are of another network; got float32"):
+            device.restore_weights(saved)
+        np.testing.assert_array_equal(device.run(seen[0][0]), learned)
+        for labels, said in ((1.5, "does not hold"), ([1, 2], "got 2 numbers, expected 1"), ("a", "expected an array")):
+            with pytest.raises(UsageError, match=said):
+                device.learn(seen[0][0], labels, rate=RATE)
+        with pytest.raises(UsageError, match="rate"):
+            device.learn(*seen[0], rate=-1.0)
+    with microc.Device(learning_project, network="digits") as device:
+        with pytest.raises(UsageError, match="'digits' does not learn"):
+            device.learn(digits.images(1)[0], 0, rate=RATE)
+        with pytest.raises(UsageError, match="'digits' does not learn"):
+            device.save_weights(saved)
+
+
+def learn_by_command(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    code = main(["learn", *map(str, words), "--json"])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == 0 or "error" in answer
+    return answer
+
+
+def test_the_command_learns_from_files(
+    learning_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, learned = tmp_path / "data.npz", tmp_path / "learned.npz"
+    x = np.random.default_rng(4).normal(size=(40, 1, 5)).astype(np.float32)
+    labels = (x[:, 0, 0] > 0).astype(int)
+    np.savez(data, x=x, labels=labels)
+    common = (learning_project, "--network", "two", "--labels", "labels")
+    answer = learn_by_command(capsys, *common, "--data", data, "--rate", "0.05", "--epochs", 4, "--save", learned)
+    right = [answer[f"quality_{when}"]["classification"]["correct"] for when in ("before", "after")]
+    assert len(answer["losses"]) == 4 and answer["losses"][3] < answer["losses"][0]
+    assert right[1] > max(right[0], 30) and answer["saved"] == str(learned)
+    assert answer["inference_time"] > 0 and answer["step_time"] > 0
+    again = learn_by_command(capsys, *common, "--test", data, "--restore", learned)
+    assert again["quality_before"] == again["quality_after"] == answer["quality_after"] and again["losses"] == []
+    for words, said in (
+        ((*common,), "neither --data nor --test"),
+        ((learning_project, "--network", "two", "--data", data), "got none, expected the class number"),
+        ((learning_project, "--network", "digits", "--data", data), "'digits' does not learn"),
+        ((*common, "--data", data, "--rate", "1e5"), "learning diverges: the loss of sample"),
+        ((*common, "--data", data, "--restore", data), "the weights are of another network"),
+    ):
+        assert said in learn_by_command(capsys, *words)["error"]["what"]
+    np.savez(data, x=x, labels=labels + 2)
+    assert "label 3 is beyond the 3 classes" in learn_by_command(capsys, *common, "--data", data)["error"]["what"]
+
+
+def test_the_command_learns_real_numbers(
+    learning_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = RNG.normal(size=(30, 1, 3)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    np.save(tmp_path / "expected.npy", x[:, :, :2] - 2 * x[:, :, 1:])
+    common = (learning_project, "--network", "line", "--data", tmp_path / "data.npz")
+    answer = learn_by_command(capsys, *common, "--expected", tmp_path / "expected.npy", "--rate", "0.1", "--epochs", 5)
+    assert answer["quality_after"]["outputs"][0]["rmse"] < answer["quality_before"]["outputs"][0]["rmse"] / 10
+    assert "got 0 expected outputs" in learn_by_command(capsys, *common)["error"]["what"]
+
+
+def test_samples_are_verified_without_labels_and_rate(
+    learning_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Board and host infer with a rate of 0: all samples have the answers of the model."""
+    images = digits.images(6)
+    np.savez(tmp_path / "data.npz", x=RNG.normal(size=(6, 1, 5)).astype(np.float32), labels=np.zeros(6, int))
+    words = (learning_project, "--network", "two", "--data", tmp_path / "data.npz", "--labels", "labels", "--json")
+    assert main(["verify", *map(str, words)]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluation"]["differing_samples"] == []
+    original, library = microc.compile(digits.INT8), microc.compile(digits.INT8, learn={"layers": 1})
+    answers = [np.argmax(original(image)) == np.argmax(library(image)) for image in images]
+    assert all(answers), "a library infers without labels and rate, too"
 
 
 @pytest.mark.parametrize(
@@ -288,6 +540,11 @@ def test_the_steps_of_an_emulated_m4_are_those_of_this_computer(tmp_path: Path) 
         ({"momentum": 1.5}, UsageError, "momentum"),
         ({"loss": "hinge"}, UsageError, "loss"),
         ({"accumulate": 0}, UsageError, "accumulate"),
+        ({"classes": 3}, UsageError, "classes=3 does not extend"),
+        ({"classes": -1}, UsageError, "classes"),
+        ({"channels": [3]}, UsageError, "got channel 3 of dense with 3"),
+        ({"channels": 1.5}, UsageError, "channels"),
+        ({"replay": 2, "loss": "mean_squared_error"}, UsageError, "replay requires classes"),
         (None, UsageError, "head"),
         ("missing.toml", OutputError, "cannot read"),
     ],

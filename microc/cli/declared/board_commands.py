@@ -33,6 +33,7 @@ from microc.cli.declared.declarations import (
     parse_duration,
     parse_growth_limit,
     parse_inference_count,
+    parse_learning_rate,
     parse_pixel_values,
     parse_quanta,
     parse_run_count,
@@ -115,6 +116,34 @@ class RunArguments(InputArguments, DeviceArguments):
 
     seed: int = INPUT_SEED
     outputs: tuple[Path, ...] = repeatable_option("--output", "Y.npy", "output file, once per output, in order", Path)
+
+
+@command(
+    "learn",
+    "teach a network on its board or emulator, and compare answers before and after",
+    "board_sessions:run_learn_command",
+    "firmware --data train.npz --labels labels --epochs 5 --save learned.npz",
+    "kws.tflite --board mps2-an386 --learn head.toml --data words --test others",
+    "firmware --port /dev/ttyACM0 --restore learned.npz --data train.npz --labels labels",
+    "autoencoder_firmware --data normal.npz --expected normal.npz",
+)
+class LearnArguments(DeviceArguments):
+    """Arguments of ``microc learn``."""
+
+    data: Path | None = path_option("--data", "PATH", "samples to learn from, as for microc verify")
+    labels: str = text_option("--labels", "NAME|FILE", "class numbers: array or column of --data and --test, or a file")
+    expected: Path | None = path_option(
+        "--expected", "FILE", "expected outputs (.npz, .npy, .csv) to learn, of a loss on real numbers"
+    )
+    test: Path | None = path_option("--test", "PATH", "samples to compare answers on (default: those of --data)")
+    pixels: tuple[float, float] | None = optional_option(
+        "--pixels", "LOW HIGH", "input values of pixels 0 and 255", parse_pixel_values
+    )
+    rate: float = option("--rate", "R", "learning rate (default: 0.01)", parse_learning_rate, 0.01)
+    epochs: int = option("--epochs", "N", "number of passes through the samples (default: 1)", parse_run_count, 1)
+    seed: int = option("--seed", "SEED", "seed of the order of the samples (default: 20)", int, 20)
+    restore: Path | None = path_option("--restore", "W.npz", "learned weights to begin with")
+    save: Path | None = path_option("--save", "W.npz", "file of the learned weights to write")
 
 
 @command(
@@ -348,7 +377,7 @@ _RUNS, _PAGE = "runs", "the page"
 @command(
     "watch",
     "show inputs and outputs of a network on a board, live in a browser",
-    "watch:run_watch_command",
+    "board_sessions:run_watch_command",
     "firmware --data test.npz --labels labels",
     "firmware --from-board --port auto --every 0.2",
     "model.tflite --board netduinoplus2 --no-browser",
@@ -394,7 +423,7 @@ _LISTENING, _LINE = "listening", "the board's line"
 @command(
     "serve",
     "let other computers use a project's board, over TCP",
-    "serve:run_serve_command",
+    "board_sessions:run_serve_command",
     "firmware",
     "firmware --port 5555 --token token.txt",
     "firmware --serial /dev/ttyACM0 --host 0.0.0.0 --port 5555",

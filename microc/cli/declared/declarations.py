@@ -438,6 +438,11 @@ def parse_tolerance(text: str) -> float:
     return _parse_number_below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
+def parse_learning_rate(text: str) -> float:
+    """Parse a learning rate, 0 or more."""
+    return _parse_number_below(1e6, text, "learning rate: write 0.01")
+
+
 def parse_share(text: str) -> float:
     """Parse a share that is written as a fraction (0.01) or in percent (1%); return the fraction."""
     return _parse_number_below(1e6, text, "share: write 0.01 or 1%")

@@ -143,6 +143,7 @@ OPTIONAL_KEYS = {
         {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
     ),
     "external": object_schema(_EXTERNAL),
+    "learning": object_schema({"kernels": _COUNT, "labels": _TEXT, "rate": _TEXT, "loss": _TEXT, "learned": _NAMES}),
     "board": _TEXT,
 }
 VERSION_KEYS = {"schema_version": {"type": "integer"}, "microc": _TEXT}
@@ -196,12 +197,25 @@ def _list_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"kernels/{number}: there is no tensor {name!r}" for name in names if name not in tensors)
     if data["classes"] is not None and data["classes"]["output"] not in tensors:
         yield f"classes: there is no tensor {data['classes']['output']!r}"
+    if "learning" in data:
+        yield from _list_learning_inconsistencies(data, data["learning"], tensors)
     streaming = data["streaming"] or {"inputs": {}, "outputs": {}}
     yield from (
         f"streaming: there is no tensor {name!r}"
         for name in (*streaming["inputs"], *streaming["outputs"])
         if name not in tensors
     )
+
+
+def _list_learning_inconsistencies(
+    data: Mapping[str, Any], learning: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield messages about errors in the description of how a network learns: its ends and its count of kernels."""
+    if (data["inputs"][-2:], data["outputs"][-1:]) != ([learning["labels"], learning["rate"]], [learning["loss"]]):
+        yield "learning: labels and rate are not the last inputs, or the loss is not the last output"
+    if not 0 < learning["kernels"] < len(data["kernels"]):
+        yield f"learning/kernels: got {learning['kernels']}, expected fewer than {len(data['kernels'])}"
+    yield from (f"learning: there is no tensor {name!r}" for name in learning["learned"] if name not in tensors)
 
 
 # ---- Offsets and lifetimes of values in the arena, and operands of every step: the data that memory maps show.
@@ -372,7 +386,9 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     start they are copied (-1: at reset). ``cores`` of a kernel, if present, is the number of cores that share its loops.
     ``flash``, for a board with several flash regions for constants, lists the constants of each. ``hot_code`` lists the kernels
     that run from RAM. ``external``, if present,
-    describes external code, its build settings, and the kernels that it computes.
+    describes external code, its build settings, and the kernels that it computes. ``learning``, of a network that learns, has
+    the number of first ``kernels`` that infer, the names of the last inputs (``labels``, ``rate``) and of the last output
+    (``loss``), and the names of the tensors that learning changes.
     """
     assert module.plan is not None
     memory = MemoryMap(module)
@@ -400,6 +416,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "macs": module.macs,
         **sizes,
         **describe_external_code(module),
+        **({"learning": describe_learning(module)} if module.inference_calls else {}),
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
         "deviations": list(describe_deviations(module)),
@@ -470,6 +487,20 @@ def describe_streaming(streaming: Streaming) -> dict[str, Any]:
     See :class:`Streaming`."""
     outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
     return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
+
+
+def describe_learning(module: Module) -> dict[str, Any]:
+    """Return the manifest's entry ``learning`` of a network that learns."""
+    *_, labels, rate = module.inputs
+    ends = {"labels": labels, "rate": rate, "loss": module.outputs[-1]}
+    return {"kernels": module.inference_calls, **ends, "learned": list(module.state)}
+
+
+def is_inference(data: Mapping[str, Any], arrays: Sequence[Any]) -> bool:
+    """Test whether the inputs of a run leave out labels and rate: a network that learns then infers.
+
+    ``data``: the network's manifest."""
+    return "learning" in data and len(arrays) == len(data["inputs"]) - 2
 
 
 def make_project_manifest(modules: Sequence[Module], version: str) -> dict[str, Any]:

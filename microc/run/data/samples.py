@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_files
 from microc.compiler import validation
-from microc.compiler.sizes.general import RunShapes
+from microc.compiler.sizes.general import RunShapes, as_array
 from microc.errors import UnsupportedError, UsageError, VerificationError, similar_names_hint
 from microc.graph.ir import Graph
 from microc.module import Module, SelfTest, Value
@@ -467,3 +468,64 @@ def _next_representable(numbers: Array, directions: Array) -> Array:
         return np.clip(numbers.astype(np.int64) + directions, info.min, info.max)
     ends = np.where(directions < 0, -np.inf, np.inf).astype(numbers.dtype)
     return np.where(directions == 0, numbers, np.nextafter(numbers, ends))
+
+
+# ---- Labels and learned weights of a network that learns.
+
+
+def require_learning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a network learns, from its manifest. Raises UsageError if it does not learn."""
+    if "learning" not in manifest:
+        raise UsageError(
+            f"the network {manifest['model']!r} does not learn; got a firmware without --learn",
+            where=manifest["source"],
+            hint="compile it with --learn head.toml (docs/learning.md), build and flash it",
+        )
+    entry: Mapping[str, Any] = manifest["learning"]
+    return entry
+
+
+def convert_labels(labels: Any, tensor: Mapping[str, Any]) -> Array:
+    """Convert the labels of one run to the dtype and shape of their input.
+
+    Raises UsageError for a wrong number of labels, and for numbers that the dtype does not hold."""
+    array, dtype, shape = as_array("labels", labels), dtypes.to_numpy(tensor["dtype"]), tuple(tensor["shape"])
+    if array.size != prod(shape):
+        raise UsageError(
+            f"labels: got {array.size} numbers, expected {prod(shape)}, {tensor['dtype']} of shape {shape}",
+            where=tensor["name"],
+            hint="give the labels behind the network's inputs: device.learn(x, labels, rate=0.01)",
+        )
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(dtype).reshape(shape)
+    if dtype.kind in "iu" and not np.array_equal(converted.astype(np.float64), array.astype(np.float64).reshape(shape)):
+        raise UsageError(
+            f"labels: got numbers that {tensor['dtype']} does not hold",
+            where=tensor["name"],
+            hint="number classes from 0",
+        )
+    return converted
+
+
+def read_weights(path: Path, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Read what was learned from a .npz file: an array for each of the ``tensors``, by name.
+
+    Raises UsageError unless names, shapes and dtypes are those of the tensors."""
+    arrays = read_arrays(path)
+    for tensor in tensors:
+        array = arrays.get(tensor["name"])
+        found = "no such array" if array is None else f"{array.dtype} {array.shape}"
+        if array is None or (array.dtype.name, array.shape) != (tensor["dtype"], tuple(tensor["shape"])):
+            raise UsageError(
+                f"{path.name}: the weights are of another network; got {found} for {tensor['name']!r}, "
+                f"expected {tensor['dtype']} {tuple(tensor['shape'])}",
+                where=str(path),
+                hint="restore what the same model with the same --learn has saved",
+            )
+    if unknown := sorted(arrays.keys() - {tensor["name"] for tensor in tensors}):
+        raise UsageError(
+            f"{path.name}: the weights are of another network, which has {', '.join(unknown)[:200]}",
+            where=str(path),
+            hint="restore what the same model with the same --learn has saved",
+        )
+    return arrays

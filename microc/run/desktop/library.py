@@ -28,7 +28,7 @@ from microc.base.immutable import frozen
 from microc.codegen.c.source import entry_point_suffix
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.additions import EXTERNAL_FOLDER
-from microc.codegen.project.manifest import SCHEMA_VERSION
+from microc.codegen.project.manifest import SCHEMA_VERSION, is_inference
 from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.sizes.general import RunShapes, as_array
@@ -387,9 +387,12 @@ class Library(Showable):
     def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
         """Run on arrays in the order of the network's inputs, or by name.
 
-        Returns a new array, or a tuple of them if there are several outputs. Contiguous arrays are not copied."""
+        Returns a new array, or a tuple of them if there are several outputs. Contiguous arrays are not copied. A network
+        that learns infers if labels and rate are left out, and returns its outputs without the loss."""
         if named:
             arrays = order_inputs(self.inputs, arrays, named)
+        if is_inference(self.manifest, arrays):
+            return self._infer(arrays)
         if (
             len(arrays) == len(self._input_types)
             and all(map(_is_readable_in_place, arrays, self._input_types))
@@ -408,6 +411,15 @@ class Library(Showable):
         self._last_call = inputs, outputs
         self._check_status(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _infer(self, arrays: Sequence[Any]) -> Array | tuple[Array, ...]:
+        """Run the kernels of a network that learns that infer; return its outputs without the loss."""
+        for key, array in enumerate(arrays):
+            self.set_input(key, array)
+        for kernel in range(self.manifest["learning"]["kernels"]):
+            self.run_kernel(kernel)
+        outputs = tuple(map(self.get_output, range(len(self.outputs) - 1)))
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _check_single_sample(self, arrays: Sequence[Any]) -> None:
         """Raise UsageError, which suggests :meth:`batch`, if a call's arrays hold several samples."""
