@@ -75,6 +75,9 @@ SMOKES = {
     "fetches": Smoke((DIGITS, "--caches", "512"), "512 bytes of cache"),
     "half_weights": Smoke(("--models", "lstm", "--cores", "host"), "lstm        host  bfloat16"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
+    "learning_digits": Smoke(
+        ("--board", "host", "--epochs", "1", "--images", "2", "--no-torch"), "on the board", "sklearn"
+    ),
     "line": Smoke(("--bytes", "512"), "of the rate"),
     "mixed_precision": Smoke(
         (str(FOLDER.parent / "tests/data/quantize"), "--networks", "cnn"), "cnn                mixed", "sklearn"
@@ -123,6 +126,7 @@ MARKS = {
     "half_weights": (pytest.mark.corpus, in_campaign),
     "firmware": (needs("make", "arm-none-eabi-gcc"), pytest.mark.cross),
     "forest": (*EMULATED, in_campaign),
+    "learning_digits": (needs("make", "gcc"), in_campaign),
     "line": (needs("make", "gcc"),),
     "mixed_precision": (in_campaign,),
     "mlperf_tiny": (*EMULATED, pytest.mark.corpus),

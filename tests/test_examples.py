@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import microc
 from tests.device.smoke import needs
+from tests.support.corpus import ABSENT, CORPUS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PACKAGES = {
@@ -64,6 +67,34 @@ def test_a_network_learns_on_the_board() -> None:
 def test_a_search_finds_networks_that_fit() -> None:
     said = run(sys.executable, "run.py", "--candidates", "3", "--flash", "128", folder=EXAMPLES / "architecture_search")
     assert re.search(r"[1-3] of 3 candidates fit", said) and said.count("% estimated") == 3, said
+
+
+@needs("gcc")
+def test_an_anomaly_detector_adapts() -> None:
+    said = run(sys.executable, "run.py", "--board", "host", folder=EXAMPLES / "adapting_detector")
+    known, before, after = map(float, re.findall(r"^AUC .*: (\S+)$", said, re.MULTILINE))
+    assert known > 0.95 and before < 0.75 and after > 0.95, said
+
+
+@pytest.mark.corpus
+@needs("gcc", "espeak-ng")
+def test_a_keyword_spotter_learns_new_words() -> None:
+    """The features of a recording are those that MLPerf's own code makes, and two epochs suffice for most of the new words."""
+    if CORPUS is None:
+        pytest.skip(ABSENT)
+    loader = importlib.util.spec_from_file_location("new_words", EXAMPLES / "new_words" / "run.py")
+    assert loader is not None and loader.loader is not None
+    loader.loader.exec_module(example := importlib.util.module_from_spec(loader))
+    model = CORPUS / "tflite" / "mlperf_kws_int8.tflite"
+    quant = microc.load(model).types["input_1"].quant
+    assert quant is not None
+    with np.load(CORPUS / "datasets" / "speech_features.npz") as data:
+        for word in ("yes", "no", "noise"):
+            ours = example.features(data[f"wav_{word}"].astype(np.float64), quant.scale[0], quant.zero_point[0])
+            np.testing.assert_array_equal(ours, data[f"kws_{word}"])
+    said = run(sys.executable, "run.py", str(model), "--board", "host", "--epochs", "2", folder=EXAMPLES / "new_words")
+    before, after = map(float, re.findall(r": (\S+) % of the new words", said))
+    assert before < 10 and after > 80, said
 
 
 def test_the_page_of_examples_lists_them_all() -> None:

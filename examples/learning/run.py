@@ -65,8 +65,8 @@ def main() -> None:
             for epoch in range(arguments.epochs):
                 losses = np.array(
                     [
-                        [float(run(image, labels[k : k + 1], np.float32(RATE))[1]) for run in (board.run, here)]
-                        for k, image in enumerate(images[:-HELD_OUT][: arguments.images])
+                        [board.learn(image, label, rate=RATE), float(here(image, label[None], np.float32(RATE))[1])]
+                        for image, label in zip(images[:-HELD_OUT][: arguments.images], labels, strict=False)
                     ]
                 )
                 print(
@@ -74,8 +74,7 @@ def main() -> None:
                 )
             right = 0
             for image, label in zip(images[-HELD_OUT:], labels[-HELD_OUT:], strict=True):
-                answer = board.run(image, np.array([0], np.int32), np.float32(0))[0]  # a rate of 0 learns nothing
-                right += int(np.argmax(answer)) == label
+                right += int(np.argmax(board.run(image))) == label
     print(f"{right} of {HELD_OUT} right that were not learned")
 
 
