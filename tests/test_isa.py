@@ -68,9 +68,9 @@ def test_sets_are_whole(cpu: str) -> None:
     for instructions in core.sets:
         assert set(instructions.bodies) <= {*SCALAR, *HALF_FLOAT_HELPERS}
         kinds = {p.name for name in instructions.bodies if name in SCALAR for p in SCALAR[name].params}
-        assert all(b.turns is None or b.turns.count_parameter in kinds for b in instructions.bodies.values())
+        assert all(b.loop is None or b.loop.count_parameter in kinds for b in instructions.bodies.values())
         counted = [
-            (b.operations, b.turns.operations_per_iteration if b.turns else ()) for b in instructions.bodies.values()
+            (b.operations, b.loop.operations_per_iteration if b.loop else ()) for b in instructions.bodies.values()
         ]
         assert all(len(dict(each)) == len(each) for each in chain(*counted)), (
             "of a kind that is told twice the last counts"

@@ -52,7 +52,7 @@ class Body:
     - ``text``: the statements; empty if the C that is printed from the TIR meaning is best.
     - ``operations``: counts by type of operation (:class:`Costs`). The default is one ``alu`` per ``__asm__`` and one
       access per ``memcpy``.
-    - ``turns``: the loop in the statements whose trip count depends on an argument, if any.
+    - ``loop``: the loop in the statements whose trip count depends on an argument, if any.
     - ``apart``: True if the body is not inlined but stays a C function, because it is long.
     - ``guard``: C preprocessor condition under which the body replaces the meaning. The default is the condition of its
       instruction set.
@@ -62,15 +62,14 @@ class Body:
 
     text: str
     operations: tuple[tuple[str, int], ...] = ()
-    turns: BodyLoop | None = None
+    loop: BodyLoop | None = None
     apart: bool = False
     guard: str = ""
     types: tuple[str, ...] = ()
     instruction: str = ""
 
     def counts(self) -> dict[str, int]:
-        """Return the operation counts of the body by type of operation, without the iterations of
-        the loop ``turns``."""
+        """Return the operation counts of the body by type of operation, without the iterations of its loop."""
         if self.operations:
             return dict(self.operations)
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}

@@ -171,13 +171,13 @@ def running_sum_loop_body(shape: tuple[int, ...], can_stop_early: bool) -> Graph
     flag, iteration, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
     add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
     copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
-    types = {"turn": iteration, "sum": value, "x": value, "next": value, "row": value}
-    inputs: tuple[str, ...] = ("turn", "sum", "x")
+    types = {"iteration": iteration, "sum": value, "x": value, "next": value, "row": value}
+    inputs: tuple[str, ...] = ("iteration", "sum", "x")
     outputs: tuple[str, ...] = ("next", "row")
     if can_stop_early:
         copies.append(Node("reshape", ("stop",), ("go",), {"shape": ()}))
         types |= {"flag": flag, "stop": flag, "go": flag}
-        inputs, outputs = ("turn", "flag", "sum", "x", "stop"), ("go", "next", "row")
+        inputs, outputs = ("iteration", "flag", "sum", "x", "stop"), ("go", "next", "row")
     return Graph("body", inputs, outputs, (add, *copies), types)
 
 

@@ -368,7 +368,7 @@ class _StripedFunctionBuilder:
         width, kept = geometry.window.width, geometry.window_rows - geometry.step
         shift = self.build_ascending_copy(buffer, _ZERO, buffer, ir.const(geometry.step * width, "int32"), kept * width)
         block = self.layers[layer_index - 1].shape.block if layer_index else 1
-        iteration = ir.Var(self.fresh_name("turn"))
+        iteration = ir.Var(self.fresh_name("iteration"))
         location = BufferLocation(buffer, (iteration * block + kept) * width)
         first_new_row = row * geometry.window.stride + geometry.rows_before_first_request + iteration * block
         source = self.build_source_row_copy(first_new_row, location, geometry) if not layer_index else None

@@ -418,14 +418,14 @@ class AttentionGraphBuilder:
     def begin_loop_body(self) -> tuple[AttentionGraphBuilder, str]:
         """Begin the body of a loop; return the body and the name of its iteration index."""
         inner = AttentionGraphBuilder(self.graph, self.loc, self)
-        return inner, inner.new_value("turn", TensorType((), "int32"))
+        return inner, inner.new_value("iteration", TensorType((), "int32"))
 
     def emit_loop(self, loop_body: AttentionGraphBuilder, result: str, iteration_count: int) -> str:
         """Append a loop of ``iteration_count`` iterations over the body ``loop_body``; return its results, stacked
         along a new first axis."""
         iteration = next(iter(loop_body.types))
         graph = Graph(
-            "turn",
+            "iteration",
             (iteration, *loop_body.inputs),
             (result,),
             loop_body.sort_nodes_depth_first(result),

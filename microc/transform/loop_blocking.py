@@ -130,7 +130,9 @@ def _build_outer_body(loop: Node, layer: _GatheredDense, iterations_per_block: i
     inner, states = _build_inner_body(body, layer, write.types[products]), carried
     fixed = [products if name == layer.data else name for name in fixed]
     if count % iterations_per_block:
-        first = write.emit("mul", (block_number, write.add_constant("turns", np.array(iterations_per_block, np.int32))))
+        first = write.emit(
+            "mul", (block_number, write.add_constant("iterations", np.array(iterations_per_block, np.int32)))
+        )
         last = write.emit("sub", (write.add_constant("last", np.array(count - 1, np.int32)), first))
         fixed, inner, states = (
             [write.add_constant("go", np.array(True)), *fixed, last],

@@ -452,7 +452,7 @@ class ControlFlowEmitter:
                 for name in node.inputs:
                     self.locate_operand(graph, name, locations_by_name)
                 made.append(
-                    self.emit_node(step, locations_by_name, [locations_by_name[name] for name in outputs], "turn")
+                    self.emit_node(step, locations_by_name, [locations_by_name[name] for name in outputs], "iteration")
                 )
             self.memory.release_workspaces(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
         return made, locations_by_name, list(own.values())
@@ -588,7 +588,7 @@ def lower_control_flow(
     types = [graph.types[name] for name in node.outputs]
     results = [ir.Buffer(names.make_unique("result"), (type_.size,), type_.dtype) for type_ in types]
     flow = ControlFlowEmitter(names, memory, str(node.loc), target)
-    body = flow.emit_node(step, locations_by_name, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
+    body = flow.emit_node(step, locations_by_name, [BufferLocation(buffer, ZERO) for buffer in results], "iteration")
     body, buffers, params = memory.finish_function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 

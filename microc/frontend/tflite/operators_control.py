@@ -518,7 +518,7 @@ def _make_guarded_loop_body(
         if name not in values:
             values[name] = new_value(types, name, type_)
     iteration, flag = (
-        new_value(types, "turn", TensorType((), "int32")),
+        new_value(types, "iteration", TensorType((), "int32")),
         new_value(types, "flag", TensorType((), "bool")),
     )
     nodes = [
@@ -540,7 +540,7 @@ def _make_counted_loop_body(while_loop: _WhileLoop) -> Graph:
     Its inputs are the iteration's number, the carried values and the fixed values. Its outputs are the next carried
     values, and one row of each stacked list."""
     body, makers = while_loop.body, while_loop.body.producer()
-    iteration = fresh_name(body.types, "turn")
+    iteration = fresh_name(body.types, "iteration")
     carried, fixed, stacked = (while_loop.positions_with_role(role) for role in ("carried", "fixed", "stacked"))
     renamed = {body.inputs[k]: iteration for k in while_loop.positions_with_role("counter")}
     types = {**body.types, iteration: TensorType((), "int32")}

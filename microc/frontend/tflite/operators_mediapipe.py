@@ -236,7 +236,7 @@ def _make_class_suppression_body(context: OpContext, box_count: int, options: _D
     ``box_count`` is the number of boxes before suppression."""
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
-    iteration = body.input("turn", (), "int32")
+    iteration = body.input("iteration", (), "int32")
     kept, places, classes = (
         body.input(n, (options.max_detections,), d)
         for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))

@@ -254,8 +254,8 @@ def convert_signal_stacker(
         true = context.new_constant("true", np.array(True))
         context.builder.updates[has_begun] = context.emit("logical_or", (has_begun, true))
     context.result_reshape(joined, ((left + right + 1) * channels,))
-    phase = _define_named_state(context, "turn", TensorType((), "int32"))
-    whole, one, last = (context.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
+    phase = _define_named_state(context, "iteration", TensorType((), "int32"))
+    whole, one, last = (context.new_constant("iteration", np.array(n, np.int32)) for n in (right, 1, right + step))
     context.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
     next_phase = context.emit("add", (phase, one))
     wraps = context.emit("equal", (next_phase, last), {"rounding": Rounding.NONE})
@@ -293,7 +293,7 @@ def _make_overlap_add_body(context: OpContext, frames_shape: Sequence[int], dtyp
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
     iteration, buffer, data = (
-        body.input("turn", (), "int32"),
+        body.input("iteration", (), "int32"),
         body.input("buffer", (rows, size), dtype),
         body.input("data", frames_shape, dtype),
     )

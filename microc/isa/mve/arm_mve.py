@@ -290,7 +290,7 @@ ARM_MVE_FLOAT = InstructionSet(
 _ROWS, _NUMBERS = ("r0", "r1", "r2", "r3"), ("r4", "r5", "r6", "r8")
 """Core registers for the addresses of rows, and for the elements of rows. r7 is not used, because it may be the
 frame pointer."""
-_OTHERS = {"b": "r9", "left": "r10", "turns": "r11", "sums": "r12"}
+_OTHERS = {"b": "r9", "left": "r10", "iterations": "r11", "sums": "r12"}
 _SPARE = (6, 7)
 """Numbers of the vector registers for weights, and afterwards for sums widened to float32."""
 _UNROLLED = (4, 3, 2, 1)
@@ -351,21 +351,21 @@ def _format_float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
     yield f'register const uint16_t *next __asm__("{_OTHERS["b"]}") = b;'
     yield f'register float *where __asm__("{_OTHERS["sums"]}") = sums;'
     yield f'register int32_t left __asm__("{_OTHERS["left"]}") = runs;'
-    yield f'register int32_t turns __asm__("{_OTHERS["turns"]}");'
+    yield f'register int32_t iterations __asm__("{_OTHERS["iterations"]}");'
     vectors_used = (f"q{n}" for n in (*range(rows * vectors), *_SPARE))
     clobbers = ", ".join(f'"{name}"' for name in ("lr", "cc", "memory", *_NUMBERS[:rows], *vectors_used))
     moved = ", ".join(f'[{name}] "+r"({name})' for name in pointers)
     for times in _UNROLLED:
         yield f"if (depth / runs % {times} == 0) {{" if times > 1 else "{"
-        yield f"    turns = depth / runs{f' / {times}' if times > 1 else ''};"
+        yield f"    iterations = depth / runs{f' / {times}' if times > 1 else ''};"
         yield "    __asm__ volatile inline("
         zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
         iteration = [line for _ in range(times) for line in _format_term_instructions(rows, vectors)]
-        loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *iteration, "le lr, 0b"]
+        loop = ["1:", *zeros, "dls lr, %[iterations]", "0:", *iteration, "le lr, 0b"]
         lines = [*loop, *_format_addition_to_float32_sums(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
         yield from (f'        "{line}\\n"' for line in lines)
         yield f'        : {moved}, [b] "+r"(next), [left] "+r"(left)'
-        yield '        : [turns] "r"(turns), [sums] "r"(where)'
+        yield '        : [iterations] "r"(iterations), [sums] "r"(where)'
         yield f"        : {clobbers});"
         yield "} else" if times > 1 else "}"
 

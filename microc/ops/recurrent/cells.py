@@ -132,7 +132,7 @@ class StepBuilder:
             {name: layer.attr(name) for name in ("activations", "activation_parameters")}
         )
         self.rounding = Rounding.NONE if layer.is_float else str(layer.attr("rounding"))
-        self.iteration = self.body.add_input("turn", TensorType((), "int32"))
+        self.iteration = self.body.add_input("iteration", TensorType((), "int32"))
         self.states = tuple(self.body.add_input(name, layer.type(name)) for name in layer.states)
         data_type = input_sums_type or layer.type("data")
         data = self.body.add_input("data", data_type)

@@ -159,7 +159,7 @@ def _compute_filter_bank_square_root(call: OpCall) -> te.Tensor:
 
     def build_filter_bank_square_root_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, right), (out,) = operands, results
-        i, iteration, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
+        i, iteration, bit, most = Var("i"), Var("iteration"), Var("bit", "uint64"), Var("most", "uint64")
         rest, root = Buffer("rest", (1,), "uint64", "register"), Buffer("root", (1,), "uint64", "register")
         one = ir.const(1, "uint64")
         digit = ir.If(

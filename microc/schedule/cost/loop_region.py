@@ -53,7 +53,7 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
                 match intrin.meaning:
                     case ir.For(var, ir.Var() as length, ir.Store(_, (index,)) as store) if index == var:
                         arguments = dict(zip((p.name for p in intrin.params), args, strict=True))
-                        element = ir.Var(f"turn {next(numbers)} of {name}")
+                        element = ir.Var(f"iteration {next(numbers)} of {name}")
                         return ir.For(element, arguments[length.name], _element_store(store, arguments, element))
         return stmt
 

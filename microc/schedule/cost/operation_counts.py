@@ -194,11 +194,11 @@ class Selector:
         """Return (operations of one iteration, number of iterations) of the loop in the C body of an intrinsic.
         Without a loop, return no operations and 1."""
         body = self._body_of_intrinsic(name)
-        if body is None or body.turns is None:
+        if body is None or body.loop is None:
             return (), 1
         names = [param.name for param in SCALAR[name].params]
-        elements = ir.int_value(args[names.index(body.turns.count_parameter)]) or 1
-        return body.turns.operations_per_iteration, -(-elements // body.turns.elements_per_iteration)
+        elements = ir.int_value(args[names.index(body.loop.count_parameter)]) or 1
+        return body.loop.operations_per_iteration, -(-elements // body.loop.elements_per_iteration)
 
     def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""

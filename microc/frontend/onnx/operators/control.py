@@ -248,7 +248,7 @@ def _inline_single_iteration(context: OpContext, body: OnnxFile, initial_value_n
     """Inline the body of a Loop that runs exactly once.
 
     ``initial_value_names``: names of the carried values before the loop."""
-    number = context.new_constant("turn", np.array(0, np.int64))
+    number = context.new_constant("iteration", np.array(0, np.int64))
     going = context.new_constant("going", np.array(True))
     results = inline_subgraph(context, body, (number, going, *initial_value_names))[1:]
     for position, value in enumerate(results):
@@ -302,7 +302,7 @@ class _LoopEmitter:
         condition can end the loop (attribute ``guarded``), the condition is the first carried value."""
         context, inside = self.context, self.subgraph_builder
         builder, body = inside.builder, inside.body
-        iteration = inside.add_input(builder.make_unique_name("turn"), ITERATION)
+        iteration = inside.add_input(builder.make_unique_name("iteration"), ITERATION)
         going = builder.make_unique_name("going")
         number = inside.context.write_node("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
         builder.alias[body.inputs[1].name] = builder.define_constant(builder.make_unique_name("true"), np.array(True))
@@ -466,7 +466,7 @@ def _emit_scan(
     if len(names) != len(value_names) or len(inside.body.outputs) != carried + stacked:
         expected = f"{len(value_names)} inputs and {carried + stacked} outputs"
         context.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
-    iteration = inside.add_input(builder.make_unique_name("turn"), ITERATION)
+    iteration = inside.add_input(builder.make_unique_name("iteration"), ITERATION)
     for name, value in zip(names[:carried], value_names, strict=False):
         inside.add_input(name, context.type(value))
     count = _add_scanned_inputs_and_count_iterations(context, inside, iteration, value_names[carried:], axes)

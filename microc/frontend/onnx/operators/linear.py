@@ -544,7 +544,7 @@ def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: 
         return body.new_constant("number", np.array(value, dtypes.to_numpy(element_dtype)))
 
     iteration, rest = (
-        body.input("turn", (), "int32"),
+        body.input("iteration", (), "int32"),
         body.input("rest", (matrix_count, matrix_size, matrix_size), element_dtype),
     )
     free, product = (

@@ -313,7 +313,7 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
     outer, names = context.builder, context.builder.names
     operands = [context.operand_name(k) for k in range(len(context.node.inputs))]
     iteration, flag, count_int32 = (
-        names.fresh(f"{context.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
+        names.fresh(f"{context.node.outputs[0]}_{stem}") for stem in ("iteration", "flag", "count")
     )
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
     rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_operand_count(context.node) :]]
@@ -331,7 +331,7 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
         [(goes_on, _FLAG), *zip(ends, types, strict=True)],
     )
     count = context.attr("count")
-    trip_count = "" if count == UNBOUNDED else context.add_initializer(np.array(count, np.int64), "turns")
+    trip_count = "" if count == UNBOUNDED else context.add_initializer(np.array(count, np.int64), "trip_count")
     condition = operands[0] if guarded else context.add_initializer(np.array(True), "always")
     context.write_results("Loop", trip_count, condition, *operands[:carried], body=graph)
 
