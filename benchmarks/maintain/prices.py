@@ -42,10 +42,9 @@ from microc.compiler.lowering.kernel_selection import (
     select_group_schedule,
     with_16_bit_constants,
 )
-from microc.compiler.network_cost import cost
+from microc.compiler.network_cost import PRICES, cost, uses_many_rows, work_of_group
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
-from microc.compiler.price_table import PRICES, uses_many_rows, work_of_group
 from microc.device.boards import load_board
 from microc.errors import MicrocError
 from microc.frontend.graph_builder import GraphBuilder

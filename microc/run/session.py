@@ -525,7 +525,7 @@ class Device(Showable):
 
     @property
     def learning(self) -> Mapping[str, Any]:
-        """How the network learns, as the manifest describes it. Raises UsageError if it does not learn."""
+        """Entry ``learning`` of the manifest. Raises UsageError if it does not learn."""
         return require_learning(self.project.manifest)
 
     def learn(self, *arrays: Any, rate: float) -> float:

@@ -13,9 +13,8 @@ import microc
 from benchmarks.maintain.prices import random_network
 from microc.cli import main
 from microc.compiler.lowering.kernel_selection import groups_of
-from microc.compiler.network_cost import PricedNetwork
+from microc.compiler.network_cost import PricedNetwork, prices_of_core, work_of_group
 from microc.compiler.options import make_options
-from microc.compiler.price_table import prices_of_core, work_of_group
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.frontend.graph_builder import GraphBuilder

@@ -94,8 +94,8 @@ REFUSED = (
 
 READ = (
     "__init__", "errors", "compiler/api", "compiler/model", "compiler/interaction", "compiler/options", "compiler/option_values",
-    "compiler/user_functions", "compiler/validation", "document/renderers", "reports/saved_reports", "reports/explain", "run/against",
-    "run/desktop/library", "run/engine",
+    "compiler/user_functions", "compiler/validation", "document/renderers", "reports/saved_reports", "reports/explain",
+    "run/against", "run/desktop/library", "run/engine",
     "tuning/tune", "quantization/__init__", "quantization/quantization_steps",
 )  # fmt: skip
 
