@@ -86,6 +86,12 @@ def compiled_cases(
     }
 
 
+def cases_of_bytes(family: str) -> Callable[[int], bool]:
+    """Return a choice of a family's cases for :func:`compiled_cases`: those whose data are int8."""
+    dtypes = [case.types[0].dtype for _, _, case in named_cases(definitions(family))]
+    return lambda number: dtypes[number] == "int8"
+
+
 def compiled_case(
     definition: OpDef, case: Case, cpu: str, name: str, is_accepted: Callable[[Schedule], bool] | None = None
 ) -> CompiledCase:

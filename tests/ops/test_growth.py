@@ -20,7 +20,7 @@ from microc.graph.ir import TensorType
 from microc.ops.registry import FAMILIES, Case, OpDef
 from tests.ops.compiled import compiled_case, definitions
 from tests.ops.harness import attributes, named_cases
-from tests.support.campaign import in_turn
+from tests.support.campaign import everything, in_turn
 from tests.support.growth import c_size, c_text, memory_faults
 
 SMALL, LARGE = 64, 256
@@ -29,7 +29,7 @@ BOUND = 1.5
 """What is linear grows fourfold. The Fourier transform has one loop for every radix: one more here."""
 MOST = 1 << 25
 """Elements of a tensor: constants of a scaled case are made."""
-CASES = 3
+CASES = 3 if everything() else 2
 """Cases of an operator, of dtypes, ranks and constants that differ."""
 
 COUNTS = frozenset(

@@ -24,6 +24,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.graph.ir import run as run_graph
 from microc.ops import registry
 from microc.ops.matrix.gemm import FAR, PACKED
+from microc.ops.registry import Case
 from microc.schedule.primitives.tensorize_bits import pack_bit_columns
 from microc.schedule.rules.rule import is_algorithm_worthwhile
 from microc.schedule.schedule import Schedule
@@ -43,7 +44,7 @@ from microc.tir.bit_fields import (
 )
 from tests.device.smoke import needs
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
-from tests.support.campaign import in_turn
+from tests.support.campaign import everything, in_turn
 from tests.transform.network import Network
 
 DICE = np.random.default_rng(5)
@@ -138,16 +139,22 @@ def packs_bits(schedule: Schedule) -> bool:
     return schedule.packs_bits
 
 
+def cores_of_case(case: Case, number: int) -> list[str]:
+    """The cores that run a case: one of those on which its algorithm is worthwhile, or all of these."""
+    algorithm = str(case.attrs.get("algorithm"))
+    cores = [cpu for cpu in RULES if algorithm in PACKED and is_algorithm_worthwhile(algorithm, target_for(cpu))]
+    return cores if everything() or not cores else [cores[number % len(cores)]]
+
+
 @pytest.mark.parametrize("operator", ["dense", "conv2d"])
 def test_operators_equal_the_reference(operator: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """All cases that pack, by the rules of each core."""
+    """All cases that pack, by the rules of the cores: each on one core in turn, on all where everything is asked for."""
     definition, built = registry.get(operator), Built()
     for cpu, rules in RULES.items():
         cases = {
             case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}", packs_bits)
             for number, case in enumerate(definition.cases())
-            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED
-            and is_algorithm_worthwhile(algorithm, target_for(cpu))
+            if cpu in cores_of_case(case, number)
         }
         assert {case.schedule.rule for case in cases.values()} <= rules
         assert_compiled(cases, tmp_path / cpu, built=built)

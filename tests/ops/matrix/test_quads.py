@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LOW, TERMS, _pack_quads_in_blocks, pack_quads
-from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
-from tests.ops.harness import named_cases
+from tests.ops.compiled import Built, assert_compiled, cases_of_bytes, compiled_cases
 from tests.support.campaign import everything
 
 DICE = np.random.default_rng(7)
@@ -61,11 +59,8 @@ def test_dense_layers_equal_the_reference(
     cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], built: Built
 ) -> None:
     """All cases in quads. Others have the functions of any core, and are built where everything is asked for."""
-    definitions = [*importlib.import_module("microc.ops.matrix.dense").OPERATORS]
-    cases = {
-        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
-        for number, (name, definition, case) in enumerate(named_cases(definitions))
-    }
+    is_chosen = (lambda number: True) if everything() else cases_of_bytes("matrix.dense")
+    cases = compiled_cases("matrix.dense", cpu, is_chosen)
     quads = {name: case for name, case in cases.items() if case.schedule.rule == "matrix quads"}
     assert len(quads) > 2, cases
     assert_compiled(cases if everything() else quads, tmp_path, built=built)
