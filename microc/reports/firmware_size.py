@@ -3,20 +3,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
-from pathlib import Path
+from itertools import groupby
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
-from microc.device.flashing import KINDS, ProgramPiece, cut_program_into_pieces
-from microc.device.toolchain import STACK, strip_clone_suffix
-from microc.errors import GrowthError, UsageError
+from microc.device.toolchain import DAMAGED_ELF, HOT_CODE, STACK, strip_clone_suffix
+from microc.errors import GrowthError, ToolError, UsageError
 from microc.plan.liveness import count_covered_addresses
 
 if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
     from microc.run.board_project import Project
+
+
+# ---- Pieces: every byte of a program's memory belongs to one, with its symbol and source file.
+
+KINDS = ("text", "data", "bss")
+"""Kinds of memory as size(1) counts them: read-only, with initial values, without. Code that runs from RAM has initial
+values."""
+
+
+@frozen
+class ProgramPiece:
+    """A range of a program's memory that belongs to one symbol, or to none.
+
+    ``names``: name of the symbol, and its aliases; empty for a range between symbols. ``source``: base name of the
+    source file, empty if unknown. ``unit``: index of the object file among those whose source file has the same name,
+    in link order; known for local symbols only. ``kind``: one of :data:`KINDS`. ``size``: size of the range in
+    bytes."""
+
+    names: tuple[str, ...]
+    source: str
+    unit: int
+    section: str
+    kind: str
+    address: int
+    size: int
+
+
+@frozen
+class _SymbolWithSourceFile:
+    """A symbol of an ELF file with its source file. ``unit``: as in :class:`ProgramPiece`. ``section``: index of its
+    section."""
+
+    name: str
+    source: str
+    unit: int
+    address: int
+    size: int
+    section: int
+
+
+def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[ProgramPiece, ...]:
+    """Cut all allocated sections of an ELF file into pieces at its symbols. Their sizes add up to those of size(1).
+
+    ``objects``: the object files of the build, in which the source files of global symbols are looked up. An ELF file
+    itself has the source files of local symbols only. Raises ToolError if the file is missing or no ELF file.
+    """
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        sources: dict[str, str] = {}
+        for path in sorted(objects):
+            with open_regular_file(path) as stream:
+                sources |= {s.name: path.with_suffix(".c").name for s in _iterate_global_symbols(ELFFile(stream))}
+        with open_regular_file(elf) as stream:
+            return tuple(_cut_sections_into_pieces(ELFFile(stream), sources))
+    except OSError as error:
+        raise ToolError(
+            f"cannot read the program: {error.strerror or error}",
+            where=str(elf),
+            hint="build the project: microc build DIR",
+        ) from error
+    except (ELFError, *DAMAGED_ELF) as error:
+        raise ToolError(
+            f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf, or the project's folder"
+        ) from error
+
+
+def _iterate_symbol_table(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the symbol table of an ELF file; empty for a stripped program."""
+    table = elf.get_section_by_name(".symtab")
+    return table.iter_symbols() if table is not None else iter(())
+
+
+def _iterate_global_symbols(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the global symbols that an ELF file defines."""
+    return (
+        s for s in _iterate_symbol_table(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int)
+    )
+
+
+def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SymbolWithSourceFile]:
+    """Yield the symbols of an ELF file that name memory: functions, objects, and global labels of assembler code.
+
+    Labels have no size. ``source_files``: source files of global symbols by name."""
+    thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
+    source_file, file_counts = "", Counter[str]()
+    for symbol in _iterate_symbol_table(elf):
+        kind, local = symbol["st_info"]["type"], symbol["st_info"]["bind"] == "STB_LOCAL"
+        if kind == "STT_FILE":
+            source_file = PurePath(symbol.name).name
+            file_counts[source_file] += 1
+        elif isinstance(symbol["st_shndx"], int) and (
+            kind in ("STT_FUNC", "STT_OBJECT") or (kind == "STT_NOTYPE" and not local)
+        ):
+            address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
+            source, unit = (
+                (source_file, file_counts[source_file] - 1) if local else (source_files.get(symbol.name, ""), 0)
+            )
+            yield _SymbolWithSourceFile(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
+
+
+def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[ProgramPiece]:
+    """Cut all allocated sections of an ELF file into pieces at their symbols.
+
+    ``source_files``: source files of global symbols by name."""
+    from elftools.elf.constants import SH_FLAGS
+
+    symbols = sorted(_iterate_memory_symbols(elf, source_files), key=lambda s: (s.address, -s.size, s.name))
+    for number, section in enumerate(elf.iter_sections()):
+        flags, start, size = section["sh_flags"], section["sh_addr"], section["sh_size"]
+        if not flags & SH_FLAGS.SHF_ALLOC or not size:
+            continue
+        kind = "bss" if section["sh_type"] == "SHT_NOBITS" else "data"
+        if (flags & SH_FLAGS.SHF_EXECINSTR or not flags & SH_FLAGS.SHF_WRITE) and section.name != HOT_CODE:
+            kind = "text"
+        inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
+        # Outside of code, symbols without a size are labels of the linker script.
+        named = inside if kind == "text" else [s for s in inside if s.size]
+        for same, begin, end in _cut_address_range_at_symbols(named, start, start + size):
+            sourced = next((s for s in same if s.source), None)
+            source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
+            names = tuple(dict.fromkeys(s.name for s in same))
+            yield ProgramPiece(names, source, unit, section.name, kind, begin, end - begin)
+
+
+def _cut_address_range_at_symbols(
+    symbols: list[_SymbolWithSourceFile], start: int, stop: int
+) -> Iterator[tuple[list[_SymbolWithSourceFile], int, int]]:
+    """Cut the addresses from ``start`` to ``stop`` (exclusive) at the symbols in this range.
+
+    Yields symbols, start and end (exclusive) of each piece; the list of symbols is empty between two symbols. A symbol
+    without a size extends to the next symbol."""
+    groups = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
+    at = start
+    for k, (address, group) in enumerate(groups):
+        following = groups[k + 1][0] if k + 1 < len(groups) else stop
+        end = min(address + group[0].size, stop) if group[0].size else following
+        if address < at or end == address:
+            continue  # the symbol is inside of another one
+        if address > at:
+            yield [], at, address
+        yield group, address, end
+        at = end
+    if at < stop:
+        yield [], at, stop
+
+
+# ---- Sizes of a firmware's parts.
 
 
 # ---- Owners of linked symbols: the part of the firmware, the network and the layers to which a symbol belongs.

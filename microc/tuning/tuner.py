@@ -21,10 +21,10 @@ from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, list_external_regions
 from microc.compiler.single_function import verify_function
-from microc.compiler.tuned.measured_choice import NetworkMeasurements, make_function_task
+from microc.compiler.tuned.measured_choice import NetworkMeasurements
 from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, judge_region
 from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
-from microc.compiler.user_functions import Named, as_schedule, schedule_by_rules
+from microc.compiler.user_functions import Named, as_schedule, make_function_task, schedule_by_rules
 from microc.device.board_info import make_printable
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core

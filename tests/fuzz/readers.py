@@ -44,7 +44,7 @@ from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
-from microc.device.flashing import cut_program_into_pieces, read_segments
+from microc.device.flashing import read_segments
 from microc.device.toolchain import read_linked_sizes
 from microc.device.transport import read_token_file
 from microc.errors import MicrocError, UsageError
@@ -54,6 +54,7 @@ from microc.graph.file import to_bytes
 from microc.project.config import read_config
 from microc.reports import evidence
 from microc.reports.evidence import read_accuracy
+from microc.reports.firmware_size import cut_program_into_pieces
 from microc.reports.saved_reports import read_report
 from microc.run.board_project import open_project
 from microc.run.data import array_files as data_files
@@ -481,6 +482,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "device/transport.py": ("token",),
         "device/line_protocol.py": ("client", "frames"),
         "device/flashing.py": ("program",),
+        "reports/firmware_size.py": ("program",),
         "device/toolchain.py": ("program",),
         "compiler/cache.py": ("cache", "cache inside"),
         "project/config.py": ("configuration",),

@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 
 import microc
-from microc.device.flashing import cut_program_into_pieces
 from microc.errors import ToolError, UsageError
-from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_arena_bytes, measure_firmware
+from microc.reports.firmware_size import (
+    SizeReport,
+    compare_sizes,
+    cut_program_into_pieces,
+    divide_evenly,
+    live_arena_bytes,
+    measure_firmware,
+)
 from microc.run import board_project
 from tests.device.smoke import needs
 from tests.support import digits
