@@ -18,6 +18,7 @@ from microc.errors import FitError, MicrocError, UsageError
 from microc.quantization.mixed_bits import estimate_network_cost
 from tests.quantization import recurrent
 from tests.quantization.networks import Net, classifier, images
+from tests.support.campaign import in_campaign
 
 BOARD = "nucleo-l476rg"
 
@@ -93,6 +94,7 @@ def noise(graph: microc.Graph, other: microc.Graph, data: Array) -> float:
     return float(sum(np.square(a - b).sum() for a, b in pairs) / sum(np.square(a).sum() for a, _ in pairs))
 
 
+@in_campaign
 def test_half_way_between_4_and_8_bits() -> None:
     """At most half of the noise of 4 bits, within the flash; near what was predicted, and what was measured of it is told."""
     graph, data, board = deep(), images(16), load_board(BOARD)

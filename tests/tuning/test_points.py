@@ -22,6 +22,7 @@ from microc.target import SPEED, target_for
 from microc.tuning.meters import HostRunner
 from microc.tuning.runner import draw_inputs_and_expected_outputs
 from microc.tuning.search_space import Candidate, Point, Space
+from tests.support.campaign import in_campaign
 from tests.tuning.networks import tasks
 
 DRAWN = 3
@@ -45,7 +46,7 @@ def drawn(task: Task, rules: tuple[str, ...]) -> list[Candidate]:
     [
         ("cortex-m55", ("matrix mve", "depthwise mve")),
         ("cortex-m4", ("matrix dsp", "depthwise dsp")),
-        ("cortex-m0", ("depthwise bytes", "matrix")),
+        pytest.param("cortex-m0", ("depthwise bytes", "matrix"), marks=in_campaign),
     ],
 )
 def test_points_are_exact(cpu: str, rules: tuple[str, ...]) -> None:
