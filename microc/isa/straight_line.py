@@ -276,11 +276,10 @@ class _RunBuilder:
         Words whose addresses differ by constants share a pointer to the first of them, as far as offsets reach."""
         pointers: list[ir.AddressOf] = []
         addresses: dict[str, tuple[str, int]] = {}
-        base: _Word | None = None
         ordered = sorted(loads.items(), key=lambda load: load[1][0].offset)
         groups = dict.fromkeys((word.buffer, word.terms) for word, _ in loads.values())
         for group in groups:
-            base = None
+            base: _Word | None = None
             for name, (word, address) in ordered:
                 if (word.buffer, word.terms) != group:
                     continue
