@@ -3,7 +3,7 @@
 
     python benchmarks/maintain/prices.py sample --samples FILE [--cores cortex-m4,...]
     python benchmarks/maintain/prices.py write --samples FILE
-    python benchmarks/maintain/prices.py check [--cores cortex-m4,...] [--networks 200] [--models PART] [--json FILE]
+    python benchmarks/maintain/prices.py check [--boards mps2-an386,...] [--networks 200] [--models PART] [--json FILE]
 
 ``sample``: schedules and lowers sample kernels for the cores of all boards, and appends the cost model's estimates to FILE, which
 is continued where it ends (half an hour). ``write``: fits prices to the samples and writes the table. ``check``: compares
@@ -61,7 +61,8 @@ from microc.target import Board, Goal, target_for
 GOAL = Goal("balanced", 4.0)
 """The price of flash at which samples are scheduled: that of a network of 50 KB and a million multiply-accumulates."""
 GROUPS = {
-    "cortex-m4": ("cortex-m7", "cortex-m33", "cortex-m35p"),
+    "cortex-m4": ("cortex-m33", "cortex-m35p"),
+    "cortex-m7": (),
     "cortex-m0plus": ("cortex-m0", "cortex-m23"),
     "cortex-m55": ("cortex-m52", "cortex-m85"),
     "rv32imc": ("rv32imac", "rv32imac_zba_zbb", "rv64imac", "xtensa-lx106", "xtensa-lx7-nofpu"),
@@ -341,7 +342,8 @@ def fit_core(
 
 
 def write(path: Path) -> None:
-    """Write the table of prices from the samples of a file."""
+    """Write the table of prices from the samples of a file. Cores without samples keep their prices."""
+    old = json.loads(PRICES.read_text(encoding="utf-8"))
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     networks: dict[str, dict[str, Any]] = {}
     works = {
@@ -357,11 +359,13 @@ def write(path: Path) -> None:
         elif work := works.get(tuple(sample_id)):
             for cpu, estimates in row["estimates"].items():
                 rows[cpu].append({**row, **estimates, "work": work})
-    libraries: dict[tuple[str, ...], int] = {}
-    cores = {}
+    tables = {cpu: table for names, table in old["cores"].items() for cpu in names.split()}
+    libraries = {tuple(names): number for number, names in enumerate(old["libraries"])}
     for cpu in sorted(rows):
         print(cpu, file=sys.stderr)
-        table = fit_core(rows[cpu], networks[cpu], libraries)
+        tables[cpu] = fit_core(rows[cpu], networks[cpu], libraries)
+    cores: dict[str, dict[str, Any]] = {}
+    for cpu, table in sorted(tables.items()):
         twin = next((names for names, other in cores.items() if other == table), "")
         cores[f"{twin} {cpu}".strip()] = cores.pop(twin, table)
     body = ",\n".join(
@@ -499,6 +503,8 @@ def main() -> int:
         return 0
     if options.samples is None:
         parser.error(f"{options.command} needs --samples FILE")
+    if unknown := {*filter(None, options.cores.split(","))} - GROUPS.keys():
+        parser.error(f"--cores: got {', '.join(sorted(unknown))}, expected some of {', '.join(GROUPS)}")
     if options.command == "sample":
         sample(options.samples, options.cores.split(",") if options.cores else list(GROUPS), options.dtypes.split(","))
     else:
