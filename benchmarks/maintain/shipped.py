@@ -244,7 +244,8 @@ def write(cpu: str, part: str) -> None:
     target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
     found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
     prices = [step * made.kernel_builder.goal.price for _, made in found for step in (*PRICE_STEPS, SIZE_PRICE)]
-    old = {kernel.key: kernel.schedules for kernel in shipped.shipped_kernels_of(cpu)}
+    known_cores = shipped.list_shipped_cores()  # a core's first file has nothing to keep
+    old = {kernel.key: kernel.schedules for kernel in (shipped.shipped_kernels_of(cpu) if cpu in known_cores else ())}
     lines: dict[str, ShippedKernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):

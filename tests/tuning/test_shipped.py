@@ -34,7 +34,7 @@ from tests.support.corpus import CORPUS
 from tests.tuning.test_records import RECORD
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
-CORES = ("cortex-m0plus", "cortex-m33", "cortex-m4", "cortex-m55", "rv32imc", "x86-64-v3")
+CORES = ("cortex-m0plus", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "rv32imc", "x86-64-v3")
 OTHERS, MEASURED = ("kws", "vww", "ic", "strww"), CORES[2:6]
 MOST = 1 << 20
 """Bytes of a wheel that they may take."""
