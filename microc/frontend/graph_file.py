@@ -114,12 +114,16 @@ def _describe_invalid_constants(node: Node, graph: Graph, producers: Mapping[str
         return f"the constants cannot be evaluated ({type(error).__name__}: {error})"
 
 
+_NEED_BOUND = ("requantize_floor", "requantize_split")
+"""Operators whose sums overflow int32 if an operand exceeds their attribute ``bound``."""
+
+
 def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
     """Return the graph without attributes that a file must not dictate.
 
     They are algorithms that an earlier compilation chose, and each attribute ``bound`` of a ``requantize`` that is
     smaller than the largest possible operand. Raise ModelError if such a bound belongs to an operator that cannot do
-    without a bound: a ``requantize`` of a 64-bit operand, or a ``requantize_floor``."""
+    without a bound: a ``requantize`` of a 64-bit operand, or one of :data:`_NEED_BOUND`."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
@@ -127,12 +131,12 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
         if (
-            node.op in ("requantize", "requantize_floor")
+            node.op in ("requantize", *_NEED_BOUND)
             and attrs["bound"] >= 0
             and _bound_distance_from_zero_point(node, graph, producers) > attrs["bound"]
         ):
             is_wide = attrs.get("rounding") == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64"
-            if is_wide or node.op == "requantize_floor":
+            if is_wide or node.op in _NEED_BOUND:
                 what = f"{node.op}: got bound={attrs['bound']}, expected a bound that the constants before it give"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
             attrs["bound"] = -1

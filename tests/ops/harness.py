@@ -25,6 +25,7 @@ UNDEFINED: Mapping[str, Mapping[str, str]] = {
     "filter_bank_square_root": {"int32 ends": "an operand is a number of places to shift by"},
     "irfft": {"nan": _MIXED, "infinity": _MIXED},
     "requantize": {"int64 ends": "the attribute `bound` promises smaller operands"},
+    "requantize_split": {"int32 ends": "the attribute `bound` promises smaller operands"},
     "power_spectrum": {"nan": _MIXED, "infinity": _MIXED},
     "rfft": {"nan": _MIXED, "infinity": _MIXED},
 }

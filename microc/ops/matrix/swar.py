@@ -7,6 +7,8 @@ packs two pixels in a word, ``quads`` packs the weights of four output channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from microc import te
@@ -152,7 +154,7 @@ def build_paired_product(
     blocks, ``acc`` (pair, 2, O) with the sums s of all t and h of their upper fields, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.uint8_weights.shape[0], packing.terms_per_block
-    taps, first = weight.packed(packing.uint8_weights), _compute_initial_pair_sums(weight, bias, packing, channels)
+    taps, start_of = weight.packed(packing.uint8_weights), _initial_pair_sums(weight, bias, packing)
     half = (pixel_count + 1) // 2
 
     def build_packed_pair(p: Var, k: Expr) -> Expr:
@@ -177,7 +179,7 @@ def build_paired_product(
     part = te.compute((half, depth // terms, channels), build_block_sum, PART, ("p", "j", "o"))
 
     def build_field_sum(p: Var, h: Var, o: Var) -> Expr:
-        total, start = part[p, block.var, o], ir.cast("uint32", first[o])
+        total, start = part[p, block.var, o], start_of(o)
         # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
         low, high = start * uint32_literal(65537), start
         if packing.moved_weights.size:
@@ -194,13 +196,14 @@ def build_paired_product(
     return te.compute((pixel_count, channels), unpack_product, VALUE, ("p", "o"))
 
 
-def _compute_initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
-    """Return the initial values of the sums (O): the bias minus FIELD for each block, because the sum of each block
-    contains FIELD."""
-    bias_data = (
-        np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
-    )
-    return weight.packed((bias_data - packing.blocks * FIELD).astype(np.int32))
+def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking) -> Callable[[Var], Expr]:
+    """Return the initial value of the sums of a channel: the bias minus FIELD for each block, because the sum of each block
+    contains FIELD. Without a bias it is the same constant for all channels."""
+    start = -packing.blocks * FIELD
+    if bias is None or bias.data is None:
+        return lambda _: uint32_literal(start % (1 << 32))
+    first = weight.packed((bias.data.astype(np.int64).reshape(-1) + start).astype(np.int32))
+    return lambda o: ir.cast("uint32", first[o])
 
 
 def _build_sum_of_moved_parts(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
@@ -335,7 +338,7 @@ def build_quad_product(
     - ``value`` (P, O)."""
     terms, blocks, quads = packing.terms_per_block, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if stores_widened_inputs else 0
-    words, first = weight.packed(packing.words), _compute_initial_quad_sums(weight, bias, packing)
+    words, start_of = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
     inputs = _build_column_inputs(rows, weight, packing)
 
     def build_word_or_block_start(p: Var, e: Var) -> Expr:
@@ -369,7 +372,7 @@ def build_quad_product(
         odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
         # Field f 0: channels 0 and 2, p - 2**8 q. Field f 1: channels 1 and 3, q.
         total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
-        return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
+        return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=start_of(g, f, h))
 
     acc = te.compute((count, quads, 2, 2), build_field_sum, ACC, ("p", "g", "f", "h"))
 
@@ -394,11 +397,14 @@ def _build_column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking)
     return te.compute((count, packing.weights.shape[1]), build_column_input, COLUMN, ("p", "k"))
 
 
-def _compute_initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
-    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias minus FIELD for each block, combined as
-    in ``pairs``."""
-    channels = packing.weights.shape[0]
-    bias_data = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
-    starts = (bias_data.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)
+def _initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> Callable[[Var, Var, Var], Expr]:
+    """Return the initial value of the sums of fields, given the indices (O / 4, 2, 2): the bias minus FIELD for each block,
+    combined as in ``pairs``. Without a bias these are two constants."""
+    start = -packing.blocks * FIELD
+    if bias is None or bias.data is None:
+        both = uint32_literal((start + (start << 16)) % (1 << 32))
+        return lambda g, f, h: ir.select(h < 1, both, uint32_literal(start % (1 << 32)))
+    starts = (bias.data.astype(np.int64).reshape(-1) + start).reshape(-1, 2, 2)
     low, high = starts[:, 0], starts[:, 1]
-    return weight.packed(np.stack((low + (high << 16), high), axis=2).astype(np.uint32))
+    first = weight.packed(np.stack((low + (high << 16), high), axis=2).astype(np.uint32))
+    return lambda g, f, h: first[g, f, h]

@@ -258,6 +258,12 @@ def multiplies_high_halves(target: Target) -> bool:
     return not has_unit and not any(target.has(feature) for feature in ("lanes", "vectors", "high_mul"))
 
 
+def multiplies_by_parts(target: Target) -> bool:
+    """Test whether a core multiplies 32 by 32 bits to 32, and computes high halves of products from products of parts
+    (Armv6-M)."""
+    return target.has("high_mul")
+
+
 def narrows_with_rounding(target: Target) -> bool:
     """Test whether vectors of a core shift to the right with rounding, saturate and narrow in one instruction (MVE)."""
     return target.has("store_saturated_i8_rshr_8_i32x4")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``requantize_floor``: constants that make one product and a shift equal to a requantisation, for all operands."""
+"""``requantize_floor`` and ``requantize_split``: constants that make one product and a shift equal to a requantisation, for all
+operands."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from microc.ops import registry
 from microc.ops.quantised.requantize import REQUANTIZE
 from microc.ops.quantised.requantize_floor import (
     FloorScale,
+    SplitScale,
     find_floor_scale,
+    find_split_scale,
     find_thresholds,
     use_floor_requantisation,
+    use_split_requantisation,
 )
 
 BOUND = 40_000
@@ -69,6 +73,46 @@ def test_equals_the_requantisation_of_every_operand(rounds: bool, rounding: str,
     np.testing.assert_array_equal(apply_scale(scale, x, zero_point, 127), expected)
 
 
+def apply_split_scale(scale: SplitScale, x: Array, minimum: int, maximum: int) -> Array:
+    """Evaluate the formula of ``requantize_split``, all of whose products and sums fit int32."""
+    products = x * scale.high, x * scale.low
+    total = products[0] + (products[1] >> scale.low_bits)
+    for numbers in (*products, total, total + scale.addends):
+        assert np.abs(numbers).max() < 1 << 31
+    clipped: Array = np.clip((total + scale.addends) >> scale.shift, minimum, maximum)
+    return clipped
+
+
+@pytest.mark.parametrize("rounding", ["double", "single"])
+@pytest.mark.parametrize("zero_point", [-128, -100, 90])
+@pytest.mark.parametrize("channels", [1, 16])
+@pytest.mark.parametrize("seed", range(2))
+def test_two_products_equal_the_requantisation_of_every_operand(
+    rounding: str, zero_point: int, channels: int, seed: int
+) -> None:
+    """Every sum within the bound is compared, for channels with random factors and biases."""
+    generator = np.random.default_rng(seed)
+    mantissas, shifts = random_factors(generator, channels)
+    bias = generator.integers(-5000, 5000, 16)
+    attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
+    parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
+    thresholds = find_thresholds(
+        lambda x: requantise(attrs, x, *parameters),
+        np.ldexp(mantissas, shifts - 31),
+        zero_point,
+        zero_point,
+        127,
+        BOUND,
+    )
+    assert thresholds is not None
+    scale = find_split_scale(thresholds, bias)
+    assert scale is not None
+    assert len(scale.high) == len(scale.low) == channels
+    x = np.broadcast_to(np.arange(-BOUND, BOUND + 1)[:, None], (2 * BOUND + 1, 16))
+    expected = requantise(attrs, x, *parameters)
+    np.testing.assert_array_equal(apply_split_scale(scale, x - bias, zero_point, 127), expected)
+
+
 def test_is_refused_where_steps_are_irregular() -> None:
     """Rounding half away from zero moves the thresholds of negative results."""
     mantissas, shifts = random_factors(np.random.default_rng(1), 4)
@@ -78,6 +122,7 @@ def test_is_refused_where_steps_are_irregular() -> None:
     )
     assert thresholds is not None
     assert find_floor_scale(thresholds) is None
+    assert find_split_scale(thresholds, np.zeros(4, np.int64)) is None
 
 
 def test_operands_of_the_product_fit_int32() -> None:
@@ -90,6 +135,7 @@ def test_operands_of_the_product_fit_int32() -> None:
     assert scale is not None
     assert scale.fraction_bits < 8
     assert find_floor_scale(thresholds, 1 << 31) is None
+    assert find_split_scale(thresholds, np.array([1 << 31])) is None
 
 
 def layer(attrs: dict[str, Any], bias: bool) -> Graph:
@@ -130,6 +176,16 @@ def test_a_layer_computes_the_same(bias: bool, rounds: bool) -> None:
     np.testing.assert_array_equal(run_nodes(changed, nodes, x), run_nodes(graph, graph.nodes, x))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_of_two_products_computes_the_same(bias: bool) -> None:
+    graph = layer(RELU, bias)
+    changed, nodes = use_split_requantisation(graph, graph.nodes)
+    assert [node.op for node in nodes] == ["dense", "requantize_split"]
+    assert nodes[0].inputs == ("x", "w")
+    x = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
+    np.testing.assert_array_equal(run_nodes(changed, nodes, x), run_nodes(graph, graph.nodes, x))
+
+
 def run_nodes(graph: Graph, nodes: tuple[Node, ...], x: Array) -> Array:
     """Evaluate nodes by their references; return the last result."""
     values = {**graph.consts, "x": x}
@@ -152,3 +208,4 @@ def run_nodes(graph: Graph, nodes: tuple[Node, ...], x: Array) -> Array:
 def test_a_layer_is_left_alone(attrs: dict[str, Any]) -> None:
     graph = layer(attrs, True)
     assert use_floor_requantisation(graph, graph.nodes) == (graph, graph.nodes)
+    assert use_split_requantisation(graph, graph.nodes) == (graph, graph.nodes)
