@@ -36,6 +36,7 @@ class Core:
 CORES: Mapping[str, Core] = {
     "m4": Core("mps2-an386", "cortex-m4", "tflm-cmsis-nn", "cortex-m4", ("int8", "float")),
     "m7": Core("mps2-an500", "cortex-m7", "tflm-cmsis-nn", "cortex-m7", ("int8",)),
+    "m33": Core("mps2-an505", "cortex-m33", formats=("int8",)),
     "m55": Core("mps3-an547", "cortex-m55", "tflm-cmsis-nn", "cortex-m55", ("int8",)),
     "m0": Core("mps2-an385", "cortex-m0", "tflm-reference", "cortex-m4", ("int8",)),
     "m3": Core("mps2-an385", "cortex-m3"),

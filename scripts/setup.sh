@@ -34,6 +34,7 @@ case "$requirement" in
     need arduino-builder "arduino-builder arduino-core-avr"
     command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || rare=chromium
     command -v clang-19 >/dev/null 2>&1 || rare="$rare clang-19"
+    command -v llvm-mca-19 >/dev/null 2>&1 || rare="$rare llvm-19"
     command -v wasm-ld-19 >/dev/null 2>&1 || rare="$rare lld-19 wasi-libc libclang-rt-19-dev-wasm32"
     ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 || rare="$rare pocl-opencl-icd"
     # the fuzzer's library

@@ -23,7 +23,6 @@ DIGITS = str(FOLDER.parent / "examples/digits/digits_int8.tflite")
 PARTS = frozenset(
     {
         "architectures",
-        "block_cycles",
         "desktop_peers",
         "measured",
         "operator_cases",

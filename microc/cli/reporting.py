@@ -187,7 +187,7 @@ def run_explain_command(arguments: ExplainArguments) -> show.Answer:
 
 _CSV_COLUMNS = (
     "kernel", "layer", "op", "rule", "unit", "time", "share", "macs", "time_per_mac", "ticks", "instructions", "code",
-    "constants", "flash", "arena", "estimated_cycles", "schedule",
+    "constants", "flash", "arena", "estimated_cycles", "cycles", "schedule",
 )  # fmt: skip
 
 
@@ -207,7 +207,8 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
     with open_project_of_source(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
-        with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
+        progress, line = progress_callback(arguments), serial_line_options(arguments)
+        with Device(project, cycles=arguments.cycles, progress=progress, **line) as device:
             device.set_inputs(*(inputs or draw_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stats = device.profile(), device.stats()
         report = report_profile(result, stats.stack_bytes, accuracy, core1_stack=stats.core1_stack_bytes)
@@ -228,20 +229,23 @@ def _profile_document(result: Profile, stats: Stats) -> Document:
     """Show a profile: a table of kernels with a row of totals, work on a tensor unit or on two cores, and the meaning of the
     figures."""
     unit, macs = result.unit, result.macs
+    # Cycles are beside their estimate, the last column.
+    counted = bool(result.cycles_meaning)
     rows = [
         (
             str(k.kernel), k.layer, k.op, k.rule, k.time, 100 * k.share, k.macs, k.time / k.macs if k.macs else None,
-            k.flash, k.arena, k.estimated_cycles,
+            k.flash, k.arena, *([k.cycles] if counted else ()), k.estimated_cycles,
         )
         for k in result.kernels
     ]  # fmt: skip
     arena = max((k.arena for k in result.kernels), default=0)
     flash = sum(k.flash or 0 for k in result.kernels) if result.size else None
-    total = (result.time, 100.0, macs, result.time / macs if macs else None, flash, arena, result.estimated_cycles)
+    cycles = (*([result.cycles] if counted else ()), result.estimated_cycles)
+    total = (result.time, 100.0, macs, result.time / macs if macs else None, flash, arena, *cycles)
     columns = (
         *texts("kernel"), *layer_names("layer"), *texts("operators", "schedule"), *numbers(unit),
         *numbers("%", spec=".1f"), *numbers("MACs"), *numbers(f"{unit}/MAC", spec=".2f"),
-        *numbers("flash", "arena", "est. cycles"),
+        *numbers("flash", "arena", *(["cycles"] if counted else ()), "est. cycles"),
     )  # fmt: skip
     return document(
         table(columns, rows, totals=("", "total", "", "", *total)),
@@ -249,8 +253,9 @@ def _profile_document(result: Profile, stats: Stats) -> Document:
         prose(
             f"{result.board}: {show.format_measured_time(result.clock, result.time)}",
             *_two_cores_sentences(result, stats),
+            *([f"cycles: {result.cycles_meaning}"] if counted else ()),
             "flash: code and constants in bytes; arena: bytes in use during the step; "
-            "cycles: estimated from the code, not measured",
+            f"{'est. cycles' if counted else 'cycles'}: estimated from the code, not measured",
         ),
     )
 

@@ -241,10 +241,14 @@ class Client:
             self._report_progress("run", done, repeat)
         return Timing(least, total / done, most, done)
 
+    @property
+    def kernels_per_request(self) -> int:
+        """Largest number of kernels that one request of :meth:`profile` executes."""
+        return self.info.max_payload // 4
+
     def profile(self) -> tuple[int, ...]:
         """Execute the network once; return the ticks of each kernel in order."""
-        total = self.model.kernel_count
-        step = self.info.max_payload // 4
+        total, step = self.model.kernel_count, self.kernels_per_request
         ticks: list[int] = []
         with self._limit_transfer_time(4 * total, self._run_timeout):
             while len(ticks) < total:

@@ -69,6 +69,8 @@ PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "node": _map_managers_to_packages("nodejs npm", "nodejs npm", "node", "OpenJS.NodeJS", "nodejs"),
         "rp2040js": _map_managers_to_packages(npm="rp2040js"),
         "qemu-system-xtensa": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-xtensa"),
+        "llvm-mca-19": _map_managers_to_packages("llvm-19"),
+        "llvm-objdump-19": _map_managers_to_packages("llvm-19"),
         "verilator": _map_managers_to_packages("verilator", "verilator", "verilator"),
         "gdb-multiarch": _map_managers_to_packages("gdb-multiarch"),
         "openocd": _map_managers_to_packages("openocd", "openocd", "open-ocd", choco="openocd"),

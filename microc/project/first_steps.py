@@ -231,6 +231,7 @@ PROGRAMS = (
     ("rp2040js", "the emulated Raspberry Pi Pico: a package of npm, for Node.js", False),
     ("hazard3-sim", "the simulated board hazard3-sim: scripts/hazard3/build.sh makes it", False),
     ("verilator", "making hazard3-sim", False),
+    ("llvm-mca-19", "model cycles: profile --cycles, tune --measure cycles", False),
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )

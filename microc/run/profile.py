@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from microc.base.immutable import frozen
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
-from microc.document.blocks import Document, document, layer_names, numbers, table
+from microc.document.blocks import Document, document, layer_names, numbers, prose, table
 from microc.document.renderers import Showable, render_text
 from microc.errors import ToolError, UsageError
 from microc.module import UnitUse
@@ -27,6 +27,7 @@ from microc.target import Board
 
 if TYPE_CHECKING:
     from microc.run.board_project import Project
+    from microc.run.model_cycles import KernelCycles
 
 
 # ---- Units of a board's timings: ticks of a timer, or instructions that an emulator counts.
@@ -203,7 +204,8 @@ class KernelTime:
     operator. ``time``: duration in the profile's unit, ticks or instructions. ``share``: ``time`` as a fraction of the
     total, 0 to 1. ``ticks``: duration in ticks of the board's timer. ``instructions``: number of instructions, None
     unless an emulator counts them. ``rule``: name of the schedule rule; ``schedule``: trace of the schedule.
-    ``estimated_cycles``: cycles that the cost model estimates for the board's core and flash. ``code``, ``constants``:
+    ``estimated_cycles``: cycles that the cost model estimates for the board's core and flash. ``cycles``: cycles of the
+    executed instructions, None unless the device counts them (:mod:`microc.run.model_cycles`). ``code``, ``constants``:
     bytes of flash, None if no program was linked. ``arena``: bytes of the arena in use during the kernel.
     ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none. ``cores``: number of cores that share
     the kernel's loops.
@@ -220,6 +222,7 @@ class KernelTime:
     rule: str
     schedule: str
     estimated_cycles: int
+    cycles: int | None
     code: int | None
     constants: int | None
     arena: int
@@ -244,12 +247,14 @@ class KernelTime:
 class Profile(Showable):
     """Measurement of one inference of ``project``, kernel by kernel.
 
-    Times are in the unit of ``clock``. ``size``: flash and RAM of the firmware, None without a linked program."""
+    Times are in the unit of ``clock``. ``size``: flash and RAM of the firmware, None without a linked program.
+    ``cycles_meaning``: source of the kernels' ``cycles``, and what these leave out; empty if there are none."""
 
     project: Project
     clock: Clock
     kernels: tuple[KernelTime, ...]
     size: SizeReport | None
+    cycles_meaning: str = ""
 
     @property
     def board(self) -> str:
@@ -277,6 +282,11 @@ class Profile(Showable):
     def estimated_cycles(self) -> int:
         return sum(k.estimated_cycles for k in self.kernels)
 
+    @property
+    def cycles(self) -> int | None:
+        """Sum of the kernels' cycles; None if the device does not count them."""
+        return sum(k.cycles or 0 for k in self.kernels) if self.cycles_meaning else None
+
     def __str__(self) -> str:
         """Format the table of kernels within the width of the terminal."""
         return render_text(self.document(), shutil.get_terminal_size().columns)
@@ -287,9 +297,16 @@ class Profile(Showable):
 
     def document(self) -> Document:
         """Return a table with a row per kernel and the total as a document, which terminals and notebooks show."""
-        rows = [(k.layer, k.time, k.share, k.macs) for k in self.kernels]
         columns = (*layer_names("layer"), *numbers(self.unit), *numbers("share", spec=".1%"), *numbers("MACs"))
-        return document(table(columns, rows, totals=("total", self.time, 1.0, self.macs)))
+        rows = [(k.layer, k.time, k.share, k.macs) for k in self.kernels]
+        totals = ("total", self.time, 1.0, self.macs)
+        if not self.cycles_meaning:
+            return document(table(columns, rows, totals=totals))
+        with_cycles = [(*row, k.cycles) for row, k in zip(rows, self.kernels, strict=True)]
+        return document(
+            table((*columns, *numbers("cycles")), with_cycles, totals=(*totals, self.cycles)),
+            prose(f"cycles: {self.cycles_meaning}"),
+        )
 
     def to_data(self) -> dict[str, Any]:
         """Return the profile as plain data for JSON. ``seconds`` is None under emulation."""
@@ -305,6 +322,8 @@ class Profile(Showable):
             "macs": self.macs,
             "instructions": self.time if self.clock.counts_instructions else None,
             "estimated_cycles": self.estimated_cycles,
+            "cycles": self.cycles,
+            "cycles_meaning": self.cycles_meaning or None,
             "arena": self.project.manifest["arena_size"],
             "flash": self.size.flash if self.size else None,
             "ram": self.size.ram if self.size else None,
@@ -315,10 +334,16 @@ class Profile(Showable):
         }
 
 
-def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:
+def make_profile(
+    project: Project,
+    clock: Clock,
+    ticks: tuple[int, ...],
+    size: SizeReport | None,
+    cycles: KernelCycles | None = None,
+) -> Profile:
     """Build the profile of a project from the ticks of its kernels, in the order of execution.
 
-    ``size``: flash and RAM of the linked firmware, None if there is none."""
+    ``size``: flash and RAM of the linked firmware, None if there is none. ``cycles``: cycles of its kernels, if counted."""
     times = [clock.convert_ticks(t) for t in ticks]
     total = sum(times) or 1
     arena = live_arena_bytes(project.manifest)
@@ -336,6 +361,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
             rule=kernel["rule"],
             schedule=kernel["schedule"],
             estimated_cycles=kernel["estimated_cycles"],
+            cycles=cycles.cycles[k] if cycles else None,
             code=sizes[k].code if sizes else None,
             constants=sizes[k].constants if sizes else None,
             arena=arena[k],
@@ -344,7 +370,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
         )
         for k, kernel in enumerate(project.manifest["kernels"])
     )
-    return Profile(project, clock, kernels, size)
+    return Profile(project, clock, kernels, size, cycles.meaning if cycles else "")
 
 
 def shorten_layer_name(layer: str) -> str:

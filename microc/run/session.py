@@ -58,6 +58,7 @@ from microc.run.profile import Clock
 from microc.target import Board
 
 if TYPE_CHECKING:
+    from microc.run.model_cycles import ExecutionCounter, KernelCycles
     from microc.run.profile import Profile
 
 
@@ -361,7 +362,9 @@ class Device(Showable):
     a project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
     first send the network of a relocatable project, see :meth:`load_network`; an emulator that microc starts always
-    gets the network, because it starts empty. Raises DeviceError if nothing answers, or the board runs another build.
+    gets the network, because it starts empty. ``cycles``: :meth:`profile` also gives cycles, by a model of the core or
+    from a simulator (:mod:`microc.run.model_cycles`). Raises DeviceError if nothing answers, or the board runs another
+    build; UsageError if the board has no cycles.
 
     ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: True if microc,
     here or behind ``microc serve``, runs the board's emulator.
@@ -376,6 +379,7 @@ class Device(Showable):
         bauds: Sequence[int] = (),
         patience: float = PATIENCE,
         load: bool = False,
+        cycles: bool = False,
         progress: Progress | bool | None = None,
     ) -> None:
         if not isinstance(source, Project):
@@ -383,9 +387,15 @@ class Device(Showable):
         validation.as_text("a port", port)
         validation.as_text("a network", network)
         validation.as_boolean("load", load)
+        self._has_cycles = validation.as_boolean("cycles", cycles)
+        self._counter: ExecutionCounter | None = None
         progress_callback = as_callback(progress)
         bauds = validation.as_integers("bauds", bauds, 1)
         patience = validation.as_number("patience", patience, 0.001, 1e6, "seconds")
+        if cycles and (port or is_serial_line(source)):
+            from microc.run.model_cycles import make_port_error
+
+            raise make_port_error(port or str(source))
         with ExitStack() as stack:
             if is_serial_line(source):
                 transport = open_line_probing_rates(str(source), bauds)
@@ -393,6 +403,7 @@ class Device(Showable):
                 reconnect, emulated = patience, is_remotely_emulated(transport, project.board)
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
+                project = self._count_executions(project, stack) if cycles else project
                 transport, reconnect, emulated = open_board_line(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress_callback}
             client = stack.enter_context(Client(transport, client_timeout(patience), **options))
@@ -402,10 +413,21 @@ class Device(Showable):
             self._attach_to_client(project, client, emulated)
             self._stack = stack.pop_all()
 
+    def _count_executions(self, project: Project, stack: ExitStack) -> Project:
+        """Return the project whose emulator counts executions, unless a simulator counts cycles itself."""
+        from microc.run.model_cycles import count_executions, require_cycle_source
+
+        require_cycle_source(project.board)
+        if project.board.simulated:
+            return project
+        self._counter = stack.enter_context(count_executions(project))
+        return self._counter.project
+
     @classmethod
     def over(cls, project: Project, client: Client, *, emulated: bool = False) -> Device:
         """Open a session with a project's board over a client that is already connected. The caller closes the client."""
         device = cls.__new__(cls)
+        device._has_cycles, device._counter = False, None
         device._attach_to_client(project, client, emulated)
         device._stack = ExitStack()
         return device
@@ -582,7 +604,23 @@ class Device(Showable):
         from microc.run.profile import make_profile
 
         size = measure_firmware(self.project) if self.project.elf.is_file() else None
-        return make_profile(self.project, self.clock, self.kernel_ticks(), size)
+        ticks, cycles = self.measure_kernels()
+        return make_profile(self.project, self.clock, ticks, size, cycles)
+
+    def measure_kernels(self) -> tuple[tuple[int, ...], KernelCycles | None]:
+        """Run one inference on the inputs that are in the board's memory; return the ticks of each kernel, and the cycles
+        of a device that was opened with ``cycles``."""
+        if self._counter is not None:
+            self._counter.skip()
+        ticks = self.kernel_ticks()
+        if not self._has_cycles:
+            return ticks, None
+        if self._counter is None:
+            from microc.run.model_cycles import convert_simulated_ticks
+
+            return ticks, convert_simulated_ticks(self.project.board, ticks)
+        counts = self._counter.read_kernels(len(self.kernels), self.client.kernels_per_request)
+        return ticks, self._counter.model_kernels(counts)
 
     def kernel_ticks(self) -> tuple[int, ...]:
         """Run one inference on the inputs that are in the board's memory; return the ticks of each kernel."""

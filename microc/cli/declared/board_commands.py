@@ -153,10 +153,12 @@ class LearnArguments(DeviceArguments):
     "firmware",
     "firmware --html report.html --csv layers.csv",
     "model.tflite --board mps2-an386 --trace trace.json",
+    "model.tflite --board mps2-an500 --cycles",
 )
 class ProfileArguments(InputArguments, DeviceArguments):
     """Arguments of ``microc profile``."""
 
+    cycles: bool = switch("--cycles", "cycles by a model of Cortex-M4, M7, M33 or M55, or by a simulator")
     html: Path | None = path_option("--html", "F.html", "page to write: network, timeline, memory, layers")
     verified: Path | None = VERIFIED
     csv: Path | None = path_option("--csv", "F.csv", "CSV table of layers to write")
