@@ -90,6 +90,8 @@ MEANINGS = {
     "float_share": "share of `float_macs`, from 0 to 1",
     "float_reasons": "reasons why layers compute with floats",
     "estimated_cycles": "cycles by the cost model",
+    "cycles": "cycles that `profile --cycles` counts or models; null without it",
+    "cycles_meaning": "source of `cycles`, and what they leave out",
     "estimated_milliseconds": "milliseconds by the cost model and the board's clock",
     "memories": "an object for each memory of the board that holds tensors",
     "inputs": "input tensors: name, dtype, shape and quantisation, real = scale * (q - zero_point)",

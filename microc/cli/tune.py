@@ -342,6 +342,7 @@ def _answer_with_search(arguments: TuneArguments) -> show.Answer:
                 records=arguments.records,
                 port=arguments.ports,
                 load=arguments.load,
+                measure=arguments.measure,
                 trials=arguments.trials,
                 time=arguments.time,
                 search=arguments.search,

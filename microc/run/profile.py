@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # ---- Units of a board's timings: ticks of a timer, or instructions that an emulator counts.
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
+CYCLES = "cycles"
+"""Unit of model cycles and of a simulator's, which are measured beside timings (:mod:`microc.run.model_cycles`)."""
 
 
 @frozen

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +27,7 @@ from microc.device.transport import is_remote
 from microc.errors import DeviceError, MicrocError, ToolError, UsageError
 from microc.frontend.graph_file import read_graph_file
 from microc.graph.file import to_bytes
+from microc.run.profile import CYCLES
 from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Board, Target
 from microc.tuning.candidate_image import rebuild_candidate_of_region_record
@@ -387,16 +388,29 @@ class MeterPool(Meter):
 
 
 def make_meter(
-    board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load_into_ram: bool = False
+    board: Board | None,
+    target: Target,
+    ports: Sequence[str],
+    jobs: int,
+    *,
+    load_into_ram: bool = False,
+    cycles: bool = False,
 ) -> Meter:
     """Return the meter that measures on ``board`` or, if it is None, on this computer compiled for ``target``.
 
     ``ports``: ports of boards; an empty one means the emulator. ``jobs``: number of emulators, programs or processes
-    that run in parallel. ``load_into_ram``: flash each board once, and load candidates into its RAM. Raises UsageError
-    if several jobs would share a port.
+    that run in parallel. ``load_into_ram``: flash each board once, and load candidates into its RAM. ``cycles``: measure
+    cycles in the board's emulator or simulator instead of time. Raises UsageError if several jobs would share a port, or
+    if the board has no cycles.
     """
+    if cycles and (board is None or load_into_ram):
+        raise UsageError(
+            "--measure cycles counts in the emulator of a board, in flash; "
+            f"got {'--load' if load_into_ram else 'this computer'}",
+            hint="leave out --load" if load_into_ram else "name a board instead of --target: --board BOARD",
+        )
     lines = [port for port in ports if port]
-    runner_class = LoadRunner if load_into_ram else BoardRunner
+    runner_class = LoadRunner if load_into_ram else partial(BoardRunner, cycles=cycles)
     if board is None:
         if load_into_ram:
             raise UsageError("--load requires a board; got none", hint="name the board: --board BOARD")
@@ -470,7 +484,8 @@ def measure_record(
             where=str(records),
             hint="give the model, the board and the options with which it was tuned",
         )
-    meter = make_meter(place, core, [port], 1, load_into_ram=matching[-1].board.endswith(FROM_RAM))
+    from_ram, cycles = matching[-1].board.endswith(FROM_RAM), matching[-1].unit == CYCLES
+    meter = make_meter(place, core, [port], 1, load_into_ram=from_ram, cycles=cycles)
     (result,) = meter.measure(task, [_rebuild_candidate_of_record(task, matching[-1])])
     return matching[-1], result, meter.unit
 

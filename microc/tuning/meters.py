@@ -41,7 +41,8 @@ from microc.module import Module
 from microc.run import board_project
 from microc.run.board_project import Project, is_remotely_emulated, open_project
 from microc.run.desktop.load import compile_sources
-from microc.run.profile import Clock
+from microc.run.model_cycles import make_port_error, require_cycle_source
+from microc.run.profile import CYCLES, Clock
 from microc.run.session import PATIENCE, CodeLoader, Device, LoadedKernels, client_timeout, flash_project
 from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
@@ -70,9 +71,10 @@ class BoardRunner(Runner):
 
     A board on a port is flashed for every image. If the port starts with ``pipe:`` and contains ``{elf}``, it is a
     command that runs the ELF file of the firmware and behaves like a board. ``patience``: as in :class:`Device`.
+    ``cycles``: measure cycles (:mod:`microc.run.model_cycles`) instead of the board's time.
     """
 
-    def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
+    def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE, cycles: bool = False) -> None:
         emulated = "emulator" in board.raw
         if not (port or emulated or board.simulated):
             raise UsageError(
@@ -81,9 +83,13 @@ class BoardRunner(Runner):
                     filter(None, ("name its serial port (--port auto finds it)", emulated_board_hint(board)))
                 ),
             )
-        self._board, self._port, self._patience = board, port, patience
+        if cycles and port:
+            raise make_port_error(port)
+        if cycles:
+            require_cycle_source(board)
+        self._board, self._port, self._patience, self._cycles = board, port, patience, cycles
         self.board = board.name
-        self.unit = Clock(board, 1, emulated=emulated and not port).unit
+        self.unit = CYCLES if cycles else Clock(board, 1, emulated=emulated and not port).unit
         self.toolchain = find_compiler(board).version
         self._objects = RuntimeObjectCache()
         self._read = set[str]()
@@ -114,7 +120,8 @@ class BoardRunner(Runner):
             self._objects.copy_from_project(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
-            with Device(project, self._port_with_elf(project), patience=self._patience) as device:
+            port = self._port_with_elf(project)
+            with Device(project, port, patience=self._patience, cycles=self._cycles) as device:
                 yield device, sizes
 
     def _port_with_elf(self, project: Project) -> str:
@@ -137,7 +144,8 @@ class BoardRunner(Runner):
         code = {strip_clone_suffix(symbol.name): symbol.size for symbol in sizes.symbols}
         ends, right = len(expected_outputs), tuple(map(digest_of_array, expected_outputs))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
-        ticks = device.kernel_ticks()
+        ticks, cycles = device.measure_kernels()
+        amounts = cycles.cycles if cycles else [device.clock.convert_ticks(each) for each in ticks]
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
         verdicts: dict[tuple[float, ...], str] = {}
         results = []
@@ -150,7 +158,7 @@ class BoardRunner(Runner):
                 verdicts[verdict_key] = describe_disagreement(expected_outputs, kernel["outputs"], device.read, bound)
             if digest == right and not verdicts.get(verdict_key):
                 self._read.add(task.key)
-            mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.convert_ticks(ticks[number]))
+            mismatch, amount = verdicts.get(verdict_key, ""), float(amounts[number])
             size = code.get(kernel["function"], 0)
             results.append(
                 MeasuredResult(candidate, WRONG, detail=mismatch)

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
+MEASURES = ("time", "cycles")
+"""Quantities to tune for: time in the board's unit, or cycles of its core."""
 NETWORK_COMPILATIONS = 3
 """Time that is reserved for measuring the network as a whole, as a multiple of the network's compilation time. At most
 half of the time limit is reserved."""
@@ -127,6 +129,7 @@ def tune(
     records: str | Path | Database | None = None,
     port: str | Sequence[str] = "",
     load: bool = False,
+    measure: str = MEASURES[0],
     trials: int = DEFAULT_TRIALS,
     time: float = 0.0,
     search: str = "evolutionary",
@@ -163,6 +166,8 @@ def tune(
     - ``port``: the port of the board, or the ports of several boards, which measure in parallel. If a board fails, its
       batch is measured on another one.
     - ``load``: flash a board once, and load candidates into its RAM. Ticks of code in RAM differ, so records mark them.
+    - ``measure``: ``time``, in the board's unit; or ``cycles`` of its core, by a model or a simulator: see ``microc
+      profile --cycles``. Cycles are counted in emulators and simulators only, without ``port``, ``load`` and ``fleet``.
     - ``jobs``: number of emulators, or of processes on this computer, that measure in parallel.
     - ``fleet``: the address of a Dask scheduler; the boards of its workers measure.
     - ``runner``: a meter to use instead.
@@ -184,6 +189,7 @@ def tune(
     jobs, seed = validation.as_integer("jobs", jobs, 1, 64), validation.as_integer("a seed", seed)
     _check_one_of("search", search, tuple(SEARCHES))
     _check_one_of("cost_model", cost_model, MODELS)
+    _check_one_of("measure", measure, MEASURES)
     validation.as_function_or_none("callback", callback)
     board_, core = find_board_and_core(target, board)
     begin = monotonic()
@@ -200,6 +206,12 @@ def tune(
             f"external cannot be combined with {'fleet' if fleet else 'load'}, because external code is measured in flash",
             hint="leave out external, or name only the board and its ports",
         )
+    cycles = measure == MEASURES[1]
+    if cycles and (fleet or runner is not None):
+        raise UsageError(
+            "measure: a fleet or a runner measures in its own unit; got cycles, expected time",
+            hint="leave out measure, or name only the board",
+        )
     if fleet:
         if is_function(model):
             raise UsageError(
@@ -208,7 +220,7 @@ def tune(
         runner = _make_meter_of_fleet(
             validation.as_text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
         )
-    runner = runner or make_meter(board_, core, ports, jobs, load_into_ram=load)
+    runner = runner or make_meter(board_, core, ports, jobs, load_into_ram=load, cycles=cycles)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
         tasks,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import microc
 from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core
@@ -23,6 +24,8 @@ from microc.tuning.meters import _time_rounds_in_process as real
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.timing_process import bind_process_to_core
+from tests.device.smoke import needs
+from tests.support import digits
 from tests.tuning.networks import tasks
 
 emulated = pytest.mark.skipif(
@@ -74,6 +77,30 @@ def test_instructions_of_an_emulated_board_repeat() -> None:
     checked(runner, task)
     one, other = (runner.measure(task, candidates(task, 1)) for _ in range(2))
     assert runner.unit == "instructions" and [r.ticks for r in one] == [r.ticks for r in other]
+
+
+@emulated
+@needs("llvm-mca-19")
+def test_cycles_of_an_emulated_board_repeat() -> None:
+    runner, task = BoardRunner(load_board("mps2-an386"), cycles=True), dense("cortex-m4")
+    assert runner.unit == "cycles"
+    one, other = (runner.measure(task, candidates(task, 2)) for _ in range(2))
+    assert [r.status for r in one] == [OK] * 2 and [r.ticks for r in one] == [r.ticks for r in other]
+
+
+def test_cycles_are_counted_in_emulators() -> None:
+    board = load_board("mps2-an386")
+    for place, from_ram in ((None, False), (board, True)):
+        with pytest.raises(UsageError, match="--measure cycles counts in the emulator of a board"):
+            make_meter(place, board.target, (), 1, load_into_ram=from_ram, cycles=True)
+    with pytest.raises(UsageError, match="got port pipe:x"):
+        BoardRunner(board, "pipe:x", cycles=True)
+    with pytest.raises(UsageError, match="no model of cycles"):
+        BoardRunner(load_board("microbit"), cycles=True)
+    assert BoardRunner(load_board("raspberry-pi-pico"), cycles=True).unit == "cycles"
+    for fleet, runner in (("tcp://127.0.0.1:1", None), ("", BoardRunner(board))):
+        with pytest.raises(UsageError, match="measures in its own unit"):
+            microc.tune(digits.INT8, board=board, measure="cycles", fleet=fleet, runner=runner)
 
 
 def test_this_computer() -> None:

@@ -226,6 +226,7 @@ _NO_SEARCH, _MEASUREMENT, _SEARCH = "instead of a search", "measurement", "searc
     "model.tflite --board mps2-an386 --records tuned.jsonl",
     "model.tflite --board nucleo-l476rg --port auto --time 10m",
     "model.tflite --board nucleo-l476rg --port /dev/ttyACM0 --port /dev/ttyACM1",
+    "model.tflite --board mps2-an500 --measure cycles --records cycles.jsonl",
     "model.tflite --board mps2-an386 --fleet tcp://lab:8786",
     "model.onnx --target native --trials 2000 --jobs 2",
     "model.tflite --board mps2-an386 --external cmsis-nn=CMSIS-NN --records tuned.jsonl",
@@ -296,6 +297,13 @@ class TuneArguments(CompileArguments):
     )
     load: bool = switch(
         "--load", "candidates sent to RAM instead of flash, so times are those of code in RAM", section=_MEASUREMENT
+    )
+    measure: str = choice(
+        "--measure",
+        ("time", "cycles"),
+        "quantity to reduce: time, or cycles of an emulated core (default: time)",
+        "time",
+        section=_MEASUREMENT,
     )
     jobs: int = option(
         "--jobs",

@@ -261,8 +261,8 @@ class Record:
     - ``key``: see :func:`microc.compiler.lowering.kernel_selection.tuning_key`.
     - ``layer``, ``op``: the first layer that runs the kernel, and its operators.
     - ``cpu``, ``board``, ``toolchain``: the core, the board and the compiler of the measurement.
-    - ``ticks``: the measured time. ``unit`` is ``instructions``, ``ticks`` of the board's timer, or ``ns`` on a
-      computer.
+    - ``ticks``: the measured time. ``unit`` is ``instructions``, ``ticks`` of the board's timer, ``cycles``, or ``ns`` on
+      a computer.
     - ``algorithm``, ``rule``, ``decisions``: the point in the search space. For external code, ``algorithm`` and
       ``rule`` are the names of the backend and of the pattern.
     - ``trace``: the steps of the schedule.
