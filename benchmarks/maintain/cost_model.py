@@ -2,11 +2,15 @@
 """The cost model against emulated counts: rank correlation and error over the kernels of many networks and schedules.
 
     python benchmarks/maintain/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,more rows]
+    python benchmarks/maintain/cost_model.py --cycles --variants shipped [--cores m4,m7,m33,m55,pico] [--layers N]
 
 Every network is compiled once for each variant of its schedules: as the rules choose, with those that come with the compiler,
 without the core's special instructions, and with other register tiles (the rules' traces, replayed with another factor). Each
 kernel is one pair: instructions as estimated and as counted. Spearman's rank correlation is over all pairs, and over the variants
 of each layer alone, which is what choosing between schedules needs.
+
+``--cycles`` compares estimated cycles with those of ``microc profile --cycles``. Errors are relative to what is counted: their
+median, that which nine of ten layers do not exceed, and the worst.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,15 +28,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runner import boot
+from benchmarks.runner import boot, build_firmware
 from benchmarks.tables import CORES, board_of, corpus
 from microc.compiler.lowering import kernel_selection as driver_kernel
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
+from microc.device.boards import load_board
 from microc.device.client import Client
+from microc.device.toolchain import read_linked_sizes
 from microc.errors import MicrocError
 from microc.module import Module
+from microc.run.board_project import open_project
 from microc.run.profile import ticks_to_instructions
+from microc.run.session import Device
 from microc.schedule.choose import choose_schedule
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.schedule import Schedule, Step, replay_trace
@@ -52,11 +61,20 @@ CHANGES: dict[str, tuple[int, Callable[[int], int]]] = {
     "no unrolling": (2, lambda n: 1),
 }
 VARIANTS = ("rules", "shipped", "plain", *CHANGES)
+CYCLES = {
+    "m4": "mps2-an386",
+    "m7": "mps2-an500",
+    "m33": "mps2-an505",
+    "m55": "mps3-an547",
+    "pico": "raspberry-pi-pico",
+}
+"""Boards whose cycles are counted."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One kernel of one variant: what was estimated, what was counted; code in bytes."""
+    """One kernel of one variant: what was estimated, what was counted, in instructions or cycles; code in bytes. ``operations``:
+    estimated counts of machine operations."""
 
     core: str
     model: str
@@ -67,6 +85,12 @@ class Pair:
     counted: int
     estimated_bytes: int
     bytes: int
+    operations: Mapping[str, float]
+
+    @property
+    def error(self) -> float:
+        """Relative error of the estimate."""
+        return self.estimated / self.counted - 1
 
 
 def changed(trace: tuple[Step, ...], variant: str) -> tuple[Step, ...]:
@@ -136,11 +160,22 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
         return [ticks_to_instructions(board, call - own) for call in ticks], sizes
 
 
-def pairs(core: str, path: Path, variant: str) -> list[Pair]:
+def measure_cycles(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
+    """Cycles of every call, and the size of every function, of a firmware that runs once on zeros."""
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        elf = build_firmware(module, board, Path(folder) / "project")
+        sizes = {s.name.partition(".")[0]: s.size for s in read_linked_sizes(elf).symbols}
+        with Device(open_project(elf.parent), cycles=True) as device:
+            cycles = device.measure_kernels()[1]
+    assert cycles is not None
+    return list(cycles.cycles), sizes
+
+
+def pairs(core: str, path: Path, variant: str, *, cycles: bool = False) -> list[Pair]:
     """All kernels of a network."""
-    board = board_of(CORES[core])
+    board = load_board(CYCLES[core]) if cycles else board_of(CORES[core])
     module = compiled(path, board, variant)
-    counts, sizes = measure(module, board)
+    counts, sizes = measure_cycles(module, board) if cycles else measure(module, board)
     costs = {k.name: estimate(k.func, board.target) for k in module.kernels}
     return [
         Pair(
@@ -149,10 +184,11 @@ def pairs(core: str, path: Path, variant: str) -> list[Pair]:
             variant=variant,
             layer=call.layer,
             op=call.op,
-            estimated=round(costs[call.kernel].instructions),
+            estimated=round(costs[call.kernel].cycles if cycles else costs[call.kernel].instructions),
             counted=count,
             estimated_bytes=costs[call.kernel].code_bytes,
             bytes=sizes.get(call.kernel, 0),
+            operations=dict(costs[call.kernel].operations),
         )
         for call, count in zip(module.calls, counts, strict=True)
     ]
@@ -179,7 +215,7 @@ def summary(core: str, found: list[Pair]) -> dict[str, Any]:
         layers[p.model, p.layer, p.op].append(p)
     rivals = [ps for ps in layers.values() if len({p.counted for p in ps}) > 2]
     chosen = sum(min(ps, key=lambda p: p.estimated).counted for ps in rivals)
-    errors = np.array([p.estimated / p.counted - 1 for p in found])
+    errors = np.array([p.error for p in found])
     worst = found[int(np.argmax(np.abs(errors)))]
     weights = np.array([p.counted for p in found])
     return {
@@ -192,6 +228,8 @@ def summary(core: str, found: list[Pair]) -> dict[str, Any]:
         ),
         "regret": chosen / max(1, sum(min(p.counted for p in ps) for ps in rivals)),
         "error": float(np.average(np.abs(errors), weights=weights)),
+        "median": float(np.median(np.abs(errors))),
+        "nine_of_ten": float(np.quantile(np.abs(errors), 0.9)),
         "worst": float(np.max(np.abs(errors))),
         "worst_layer": f"{worst.model} {worst.variant}: {worst.layer} ({worst.op})",
         "bias": float(np.average(errors, weights=weights)),
@@ -202,30 +240,34 @@ def summary(core: str, found: list[Pair]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write pairs and summaries to this file")
-    parser.add_argument("--cores", default="m4,m7,m55,m3,m0")
+    parser.add_argument("--cores", help="default: m4,m7,m55,m3,m0; with --cycles: m4,m7,m33,m55,pico")
     parser.add_argument("--models", default=",".join(MODELS), help="file names or patterns")
     parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--cycles", action="store_true", help="compare cycles instead of instructions")
+    parser.add_argument("--layers", type=int, default=0, help="show the layers of the largest errors")
     options = parser.parse_args()
     folder = corpus()
     paths = [path for pattern in options.models.split(",") for path in sorted(folder.glob(f"*/{pattern}"))]
     summaries, everything = [], []
-    print(
-        f"{'core':5}{'kernels':>8}{'spearman':>10}{'in layer':>10}{'regret':>8}{'error':>7}{'worst':>7}{'bias':>7}{'code':>7}"
-    )
-    for core in options.cores.split(","):
+    columns = ("kernels", "spearman", "in layer", "regret", "error", "median", "9 of 10", "worst", "bias", "code")
+    print(f"{'core':5}" + "".join(f"{name:>9}" for name in columns))
+    for core in (options.cores or (",".join(CYCLES) if options.cycles else "m4,m7,m55,m3,m0")).split(","):
         found: list[Pair] = []
         for path in paths:
             for variant in options.variants.split(","):
                 try:
-                    found += pairs(core, path, variant)
+                    found += pairs(core, path, variant, cycles=options.cycles)
                 except MicrocError as error:
                     print(f"{path.name} {variant} on {core}: {error.what.splitlines()[0]}", file=sys.stderr)
         s = summary(core, found)
+        figures = ("spearman", "spearman_within_layer", "regret", "error", "median", "nine_of_ten", "worst")
         print(
-            f"{core:5}{s['kernels']:>8}{s['spearman']:>10.4f}{s['spearman_within_layer']:>10.3f}{s['regret']:>8.3f}"
-            f"{s['error']:>7.3f}{s['worst']:>7.3f}{s['bias']:>+7.3f}{s['spearman_code']:>7.3f}",
+            f"{core:5}{s['kernels']:>9}{''.join(f'{s[name]:>9.3f}' for name in figures)}"
+            f"{s['bias']:>+9.3f}{s['spearman_code']:>9.3f}",
             flush=True,
         )
+        for p in sorted(found, key=lambda p: -abs(p.error))[: options.layers]:
+            print(f"  {p.error:>+7.1%} {p.estimated:>9,} {p.counted:>9,}  {p.model} {p.variant}: {p.layer} ({p.op})")
         summaries.append(s)
         everything += found
     if options.json:

@@ -198,7 +198,7 @@ _M7_PIPELINE = Pipeline(
     guard="defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_UNALIGNED) && defined(__OPTIMIZE__)",
 )
 """Cortex-M7. Loads and extensions alternate with products. That suits LLVM's model, where a product issues beside the instruction
-before it, and the stricter rule of ``benchmarks/maintain/block_cycles.py``, where a load issues beside the product before it and
+before it, and the stricter rule of ``benchmarks/maintain/cycles.py``, where a load issues beside the product before it and
 an extension alone. A load of two words issues alone by both, so that a run has none. Latencies are those of LLVM's model,
 rounded up. One of 14 general registers may be the frame pointer; without optimisation compilers occupy more."""
 _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0, "load": 1.2, "store": 1.0, "taken": 1.0}
