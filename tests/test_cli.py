@@ -326,6 +326,8 @@ def test_profile(microc: Command, project: Path, image: Path, tmp_path: Path) ->
         "conv4" in page.read_text() and stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(table.stat().st_mode) & 0o666
     )
     assert microc("profile", project, "--input", table).code == 2
+    said = microc("profile", project, "--cycles")
+    assert said.code == 2 and "no model of cycles" in said.err
     for option in ("--html", "--csv", "--trace"):
         said = microc("profile", project, option, project / "firmware.elf" / "x")
         assert said.code == 2 and "cannot write" in said.err

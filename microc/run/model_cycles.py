@@ -108,7 +108,9 @@ _SECOND_INTERFACE = 9  # QEMU's first version with the second interface of plugi
 def count_executions(project: Project) -> Iterator[ExecutionCounter]:
     """Yield a counter of the executed instructions of a built project in its emulator.
 
-    Raises UsageError if the network is loaded at run time: its code is not part of the firmware."""
+    Raises UsageError if the network is loaded at run time, because its code is not part of the firmware."""
+    if not project.elf.is_file():
+        raise UsageError("the image does not exist", where=str(project.elf), hint="build the project first")
     if project.relocatable:
         raise UsageError(
             "model cycles: got a network that is loaded at run time, expected one that is linked into its firmware",
@@ -182,11 +184,14 @@ class ExecutionCounter:
         cycles, unknown = model_cycles(self._cpu, regions)
         self._known.update(zip(regions, cycles, strict=True))
         self._unknown |= unknown
-        meaning = MODEL_MEANING.format(cpu=self._cpu)
+        meaning = [MODEL_MEANING.format(cpu=self._cpu), *(f"not modelled: {line}" for line in sorted(self._unknown))]
+        known_addresses = {instruction.address for instruction in self._disassembly}
+        if foreign := sum(n for counts in kernels for address, n in counts.items() if address not in known_addresses):
+            meaning.append(f"not modelled: {foreign:,} instructions outside of the program")
         return KernelCycles(
             tuple(round(sum(count * self._known[region] for count, region in pairs)) for pairs in blocks),
             tuple(sum(counts.values()) for counts in kernels),
-            "; ".join([meaning, *(f"not modelled: {line}" for line in sorted(self._unknown))]),
+            "; ".join(meaning),
         )
 
 
@@ -201,8 +206,7 @@ def _parse_counts(section: str) -> Mapping[int, int]:
 
 def _read_major_version(emulator: str) -> int:
     """Read the major version of QEMU, such as 7; 0 if it prints none."""
-    text = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False, timeout=_SECONDS).stdout
-    match = re.search(r"version (\d+)\.", text)
+    match = re.search(r"version (\d+)\.", _run_tool((emulator, "--version"), "").stdout)
     return int(match[1]) if match else 0
 
 
@@ -242,11 +246,14 @@ _IT = re.compile(r"it[te]{0,3}$")
 def disassemble(elf: Path, cpu: str) -> list[Instruction]:
     """Disassemble a linked program for a core of :data:`TRIPLES`."""
     options = ("-d", "--no-show-raw-insn", f"--triple={TRIPLES[cpu]}", f"--mcpu={cpu}")
-    return parse_disassembly(_run_llvm((OBJDUMP, *options, str(elf)), "").stdout)
+    done = _run_tool((OBJDUMP, *options, str(elf)), "")
+    if done.returncode:
+        raise ToolError(f"{OBJDUMP} failed", where=str(elf), hint=done.stderr.strip()[-500:])
+    return parse_disassembly(done.stdout)
 
 
-def _run_llvm(command: Sequence[str], text: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of LLVM on ``text`` as its input. Raises ToolError if it is missing or does not end."""
+def _run_tool(command: Sequence[str], text: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on ``text`` as its input. Raises ToolError if it is missing or does not end."""
     program = require_program(command[0])
     try:
         return subprocess.run(
@@ -330,7 +337,7 @@ def schedule_regions(
     unknown: set[str] = set()
     while True:
         text = "\n".join(lines) + "\n"
-        done = _run_llvm((*command, *options), text)
+        done = _run_tool((*command, *options), text)
         refused = {int(number) - 1 for number in re.findall(r"^<stdin>:(\d+):\d+: error:", done.stderr, re.MULTILINE)}
         if all(lines[index] == "nop" for index in refused):
             break

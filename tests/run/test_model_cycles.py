@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import microc
 from benchmarks.maintain.cycles import count_issues, is_dependent, is_strict_pair, strict_cycles
+from microc.cli import main
 from microc.device.boards import load_board
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.run import model_cycles as cycles_module
@@ -134,6 +136,16 @@ def test_kernels_of_an_inference(_: str, project: Project) -> None:
 
 
 @pytest.mark.parametrize("_", [pytest.param("", marks=COUNTED)])
+def test_profile_shows_cycles(_: str, project: Project, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = tmp_path / "layers.csv"
+    assert main(["profile", str(project.folder), "--cycles", "--csv", str(table)]) == 0
+    out = capsys.readouterr().out
+    assert "  cycles  est. cycles\n" in out and "cycles: by LLVM's scheduling model of cortex-m4" in out
+    rows = list(csv.DictReader(table.open(newline="")))
+    assert len(rows) == 6 and all(0 < int(row["cycles"]) < 2 * int(row["instructions"]) for row in rows)
+
+
+@pytest.mark.parametrize("_", [pytest.param("", marks=COUNTED)])
 def test_requests_of_few_kernels(_: str, project: Project) -> None:
     """The file of the plugin has one section for each reading of the timer."""
     with count_executions(project) as counter:
@@ -145,6 +157,7 @@ def test_requests_of_few_kernels(_: str, project: Project) -> None:
         assert counter.read_kernels(1, 2) == [{0xFF: 3}]
 
 
+@needs("llvm-mca-19")
 def test_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("microbit", "qemu-riscv32", "nucleo-f446re", "host"):
         with pytest.raises(UsageError, match="no model of cycles") as refused:
@@ -153,6 +166,9 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for source, port in ((tmp_path, "/dev/ttyACM0"), ("socket://127.0.0.1:1", "")):
         with pytest.raises(UsageError, match="counted in the emulator"):
             microc.Device(source, port, cycles=True)
+    unbuilt = open_project(microc.compile(digits.INT8, board="mps2-an386").write(tmp_path / "unbuilt"))
+    with pytest.raises(UsageError, match="the image does not exist"):
+        microc.Device(unbuilt, cycles=True)
     monkeypatch.setattr(cycles_module, "MCA", "llvm-mca-of-nobody")
     with pytest.raises(ToolError, match="llvm-mca-of-nobody is not on PATH"):
         require_cycle_source(load_board("mps2-an386"))
