@@ -39,7 +39,7 @@ from microc.target import Board
 LEFT_OUT = """The figures rank orders and choices of instructions. They are not cycles of a chip, because the model leaves out:
   branches          one issue slot each, taken or not, where a core refills its pipeline or predicts; LE takes none
   memories          no wait states, caches or bus conflicts
-  Cortex-M4         LDRD takes one cycle, where Arm's manual says three: "strict" adds two
+  Cortex-M4, M33    divisions of integers take one cycle, where Arm's manual says two to twelve
   Cortex-M7         LLVM may pair more than a chip does; "strict" adds the issue slots of a stricter rule: DSP and SIMD
                     instructions pair only as the older of two, extensions (SXTB16) count as shifted and do not pair,
                     LDRD issues alone
@@ -103,12 +103,9 @@ def count_issues(region: Sequence[str], can_pair: Callable[[str, str], bool]) ->
 
 
 def strict_cycles(cpu: str, regions: Sequence[Sequence[str]], cycles: Sequence[float]) -> list[float]:
-    """Return the cycles of each region by the stricter rules of a core: LDRD on Cortex-M4, pairs on Cortex-M7.
+    """Return the cycles of each region by the stricter rules of pairs on Cortex-M7; on other cores as they are.
 
-    On Cortex-M7 a region takes as many cycles more as it has issue slots more by the stricter rule than by LLVM's."""
-    if cpu == "cortex-m4":
-        loads = [sum(mnemonic_of(line) == "ldrd" for line in region) for region in regions]
-        return [c + 2 * n for c, n in zip(cycles, loads, strict=True)]
+    A region takes as many cycles more as it has issue slots more by the stricter rule than by LLVM's."""
     if cpu != "cortex-m7":
         return list(cycles)
     renamed_pairs = {rename_result(*pair) for region in regions for pair in pairwise(region)}
