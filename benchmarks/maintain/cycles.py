@@ -23,8 +23,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.emulators import Emulator
 from microc.errors import MicrocError
-from microc.run.board_project import open_project
-from microc.run.model_cycles import (
+from microc.run.arm_cycles import (
     TRIPLES,
     count_executions,
     disassemble,
@@ -34,6 +33,7 @@ from microc.run.model_cycles import (
     split_blocks,
     translate_block,
 )
+from microc.run.board_project import open_project
 from microc.target import Board
 
 LEFT_OUT = """The figures rank orders and choices of instructions. They are not cycles of a chip, because the model leaves out:

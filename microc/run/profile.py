@@ -26,15 +26,15 @@ from microc.reports.firmware_size import SizeReport, live_arena_bytes
 from microc.target import Board
 
 if TYPE_CHECKING:
+    from microc.run.arm_cycles import KernelCycles
     from microc.run.board_project import Project
-    from microc.run.model_cycles import KernelCycles
 
 
 # ---- Units of a board's timings: ticks of a timer, or instructions that an emulator counts.
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
 CYCLES = "cycles"
-"""Unit of model cycles and of a simulator's, which are measured beside timings (:mod:`microc.run.model_cycles`)."""
+"""Unit of model cycles and of a simulator's, which are measured beside timings (:mod:`microc.run.arm_cycles`)."""
 
 
 @frozen
@@ -207,7 +207,7 @@ class KernelTime:
     total, 0 to 1. ``ticks``: duration in ticks of the board's timer. ``instructions``: number of instructions, None
     unless an emulator counts them. ``rule``: name of the schedule rule; ``schedule``: trace of the schedule.
     ``estimated_cycles``: cycles that the cost model estimates for the board's core and flash. ``cycles``: cycles of the
-    executed instructions, None unless the device counts them (:mod:`microc.run.model_cycles`). ``code``, ``constants``:
+    executed instructions, None unless the device counts them (:mod:`microc.run.arm_cycles`). ``code``, ``constants``:
     bytes of flash, None if no program was linked. ``arena``: bytes of the arena in use during the kernel.
     ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none. ``cores``: number of cores that share
     the kernel's loops.

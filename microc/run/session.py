@@ -58,7 +58,7 @@ from microc.run.profile import Clock
 from microc.target import Board
 
 if TYPE_CHECKING:
-    from microc.run.model_cycles import ExecutionCounter, KernelCycles
+    from microc.run.arm_cycles import ExecutionCounter, KernelCycles
     from microc.run.profile import Profile
 
 
@@ -363,7 +363,7 @@ class Device(Showable):
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
     first send the network of a relocatable project, see :meth:`load_network`; an emulator that microc starts always
     gets the network, because it starts empty. ``cycles``: :meth:`profile` also gives cycles, by a model of the core or
-    from a simulator (:mod:`microc.run.model_cycles`). Raises DeviceError if nothing answers, or the board runs another
+    from a simulator (:mod:`microc.run.arm_cycles`). Raises DeviceError if nothing answers, or the board runs another
     build; UsageError if the board has no cycles.
 
     ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: True if microc,
@@ -393,7 +393,7 @@ class Device(Showable):
         bauds = validation.as_integers("bauds", bauds, 1)
         patience = validation.as_number("patience", patience, 0.001, 1e6, "seconds")
         if cycles and (port or is_serial_line(source)):
-            from microc.run.model_cycles import make_port_error
+            from microc.run.arm_cycles import make_port_error
 
             raise make_port_error(port or str(source))
         with ExitStack() as stack:
@@ -415,7 +415,7 @@ class Device(Showable):
 
     def _count_executions(self, project: Project, stack: ExitStack) -> Project:
         """Return the project whose emulator counts executions, unless a simulator counts cycles itself."""
-        from microc.run.model_cycles import count_executions, require_cycle_source
+        from microc.run.arm_cycles import count_executions, require_cycle_source
 
         require_cycle_source(project.board)
         if project.board.simulated:
@@ -616,7 +616,7 @@ class Device(Showable):
         if not self._has_cycles:
             return ticks, None
         if self._counter is None:
-            from microc.run.model_cycles import convert_simulated_ticks
+            from microc.run.arm_cycles import convert_simulated_ticks
 
             return ticks, convert_simulated_ticks(self.project.board, ticks)
         counts = self._counter.read_kernels(len(self.kernels), self.client.kernels_per_request)

@@ -39,9 +39,9 @@ from microc.device.transport import RemoteTransport, is_remote, open_transport
 from microc.errors import DeviceError, FitError, UsageError
 from microc.module import Module
 from microc.run import board_project
+from microc.run.arm_cycles import make_port_error, require_cycle_source
 from microc.run.board_project import Project, is_remotely_emulated, open_project
 from microc.run.desktop.load import compile_sources
-from microc.run.model_cycles import make_port_error, require_cycle_source
 from microc.run.profile import CYCLES, Clock
 from microc.run.session import PATIENCE, CodeLoader, Device, LoadedKernels, client_timeout, flash_project
 from microc.schedule.schedule import Schedule
@@ -71,7 +71,7 @@ class BoardRunner(Runner):
 
     A board on a port is flashed for every image. If the port starts with ``pipe:`` and contains ``{elf}``, it is a
     command that runs the ELF file of the firmware and behaves like a board. ``patience``: as in :class:`Device`.
-    ``cycles``: measure cycles (:mod:`microc.run.model_cycles`) instead of the board's time.
+    ``cycles``: measure cycles (:mod:`microc.run.arm_cycles`) instead of the board's time.
     """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE, cycles: bool = False) -> None:

@@ -452,7 +452,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "device/toolchain.py:compile_webassembly_module": "what clang has linked, a tool",
         "project/first_steps.py": "files that come with microc",
         "run/desktop/library.py": "an archive that is written; libraries, machine code and trusted; memory of microc's own",
-        "run/model_cycles.py": "llvm-mca and the counts of microc's own plugin, tools",
+        "run/arm_cycles.py": "llvm-mca and the counts of microc's own plugin, tools",
         "run/board_project.py:build_network_file": "what was linked just now",
         "run/reference_engines.py": "a model that its own reader has read before; an object in memory, trusted",
         "compiler/network_cost.py": "a table that comes with microc",

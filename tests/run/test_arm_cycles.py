@@ -15,9 +15,8 @@ from benchmarks.maintain.cycles import count_issues, is_dependent, is_strict_pai
 from microc.cli import main
 from microc.device.boards import load_board
 from microc.errors import DeviceError, ToolError, UsageError
-from microc.run import model_cycles as cycles_module
-from microc.run.board_project import Project, build_project, open_project
-from microc.run.model_cycles import (
+from microc.run import arm_cycles as cycles_module
+from microc.run.arm_cycles import (
     convert_simulated_ticks,
     count_executions,
     count_extra_cycles,
@@ -27,6 +26,7 @@ from microc.run.model_cycles import (
     split_blocks,
     translate_block,
 )
+from microc.run.board_project import Project, build_project, open_project
 from tests.device.smoke import needs
 from tests.support import digits
 
