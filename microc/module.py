@@ -377,6 +377,28 @@ class ConstantRegion:
     waits: int
 
 
+WEIGHTS_HEADER_BYTES = 16
+"""Bytes of the header of the file of weights: magic, version, size of the file, CRC-32 of what follows the header."""
+
+
+@frozen
+class StoredConstants:
+    """The constants that a run reads from a board's storage, a memory that the core cannot address.
+
+    - ``memory``: name of the storage. ``offsets``: first byte of each constant in the file of weights, by name.
+    - ``size``: bytes of the file; ``capacity``: most bytes that the storage can take. ``block_bytes``: bytes that the
+      storage transfers at once.
+    - ``reads``: number of reads of a run; ``waits``: cycles that a run waits for them."""
+
+    memory: str
+    offsets: Mapping[str, int]
+    size: int
+    capacity: int
+    block_bytes: int
+    reads: int
+    waits: int
+
+
 @frozen
 class HotCode:
     """Kernels that are copied to RAM and run there.
@@ -403,11 +425,12 @@ class Plan:
     - ``planner``: name of the planning algorithm whose result was the best.
     - ``arenas``: for a board with several memories for tensors one arena each, consecutive, beginning with the memory
       of the stack; empty for other boards.
-    - ``copies``: constants that are copied to an arena, with the index of the call before which the copy begins (-1:
-      once, when the state is reset).
+    - ``copies``: constants that are copied to an arena, or read from storage, with the index of the call before which
+      the copy begins (-1: once, when the state is reset).
     - ``code``: kernels that run from RAM; None if all code runs from where it is linked.
     - ``flash``: for a board with several flash regions for constants one entry each, beginning with the first region
-      of the board; empty for other boards."""
+      of the board; empty for other boards.
+    - ``storage``: constants that a run reads from a memory that the core cannot address; None if there are none."""
 
     offsets: Mapping[str, int]
     size: int
@@ -419,6 +442,7 @@ class Plan:
     copies: Mapping[str, int] = field(default_factory=dict)
     code: HotCode | None = None
     flash: tuple[ConstantRegion, ...] = ()
+    storage: StoredConstants | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
@@ -433,6 +457,11 @@ class Plan:
     def constant_regions(self) -> dict[str, str]:
         """The flash region of each constant that is not in the board's first flash region, by the constant's name."""
         return {name: region.memory for region in self.flash[1:] for name in region.constants}
+
+    @property
+    def stored(self) -> Mapping[str, int]:
+        """Offset in the file of weights of each constant that is read from storage, by the constant's name."""
+        return self.storage.offsets if self.storage is not None else {}
 
     @property
     def used_arenas(self) -> tuple[Arena, ...]:
@@ -551,4 +580,5 @@ class Module:
     @property
     def const_bytes(self) -> int:
         """Bytes of weights and tables in flash."""
-        return sum(v.nbytes for v in self.values.values() if v.storage == "const")
+        stored = self.plan.stored if self.plan is not None else {}
+        return sum(v.nbytes for name, v in self.values.items() if v.storage == "const" and name not in stored)

@@ -183,6 +183,27 @@ class FlashMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """A memory that the core cannot address, such as an SD card: constants in it are read into RAM by a function.
+
+    - ``size``: bytes for the file of the constants.
+    - ``latency``: cycles of the core until the first block of a read arrives.
+    - ``block_bytes``: bytes that are transferred at once, in ``block_cycles`` cycles; a constant starts at a block.
+    - ``dma``: True if a read goes on while the core computes."""
+
+    name: str
+    size: int
+    latency: int = 0
+    block_bytes: int = 1
+    block_cycles: float = 0.0
+    dma: bool = False
+
+    def read_cycles(self, nbytes: int) -> float:
+        """Return the number of cycles that a read of ``nbytes`` bytes takes."""
+        return self.latency + -(-nbytes // self.block_bytes) * self.block_cycles
+
+
+@dataclass(frozen=True, slots=True)
 class Fetches:
     """Instruction fetches of a function, or of one loop of it with the loops inside that loop.
 
@@ -313,6 +334,16 @@ class Board:
             for k, m in enumerate(flash)
             if not k or "constants" in m.get("holds", ())
         )
+
+    @property
+    def storage(self) -> Storage | None:
+        """The memory that the core cannot address, for constants for which the flash has no room; None if there is
+        none."""
+        table = self.raw.get("storage")
+        if table is None:
+            return None
+        speeds = ("latency", "block_bytes", "block_cycles", "dma")
+        return Storage(table["name"], table["size"], **{key: table[key] for key in speeds if key in table})
 
     @property
     def code_memory(self) -> CodeMemory | None:

@@ -187,6 +187,13 @@ class Program(Showable):
 
         target = validation.as_path("a folder", folder)
         validation.as_text("a format", name)
+        if self.module.plan is not None and self.module.plan.storage is not None:
+            raise UsageError(
+                f"export: the weights of {self.module.name} are read from {self.module.plan.storage.memory}, which no export "
+                "format does",
+                where=self.module.source,
+                hint="take the project that microc compile writes, with weights.bin; or choose a board with more flash",
+            )
         frames = None if inputs is None else self._example_inputs_per_run(validation.as_arrays("inputs", inputs))
         publisher = make_publisher(author, url, license, version)
         package = build_package(self.module_in_one_arena, self.board, name, __version__, frames, publisher)

@@ -132,6 +132,13 @@ def bundle(*programs: Program) -> Bundle:
             f"code_in_ram: not possible in a firmware of several networks; got {len(programs)} networks, expected one",
             hint="leave out code_in_ram",
         )
+    for program in programs if len(programs) > 1 else ():
+        if program.module.plan is not None and program.module.plan.storage is not None:
+            raise UsageError(
+                f"network {program.module.name!r}: its weights are read from {program.module.plan.storage.memory}, which a "
+                "firmware of several networks does not do",
+                hint="choose a board with more flash, or compile each network alone",
+            )
     names = Counter(program.module.name for program in programs)
     for name, times in names.items():
         if times > 1:

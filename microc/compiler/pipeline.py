@@ -18,6 +18,7 @@ from microc.compiler.fit.budget import (
     arena_bytes,
     refuse_arrays_above_compiler_limit,
     refuse_float64,
+    refuse_large_read_buffers,
     refuse_provably_too_large,
     with_math_features,
 )
@@ -239,6 +240,8 @@ def _compile_static_sizes(
     search.try_moves(ARENA_MOVES)
     network = search.best
     if options.ram and arena_bytes(network.module) > options.ram:
+        excess = arena_bytes(network.module) - options.ram
+        refuse_large_read_buffers(network.module, f"a RAM budget of {options.ram} bytes", excess)
         whole = builder.build(replace(network.configuration, chains=()))
         raise make_ram_error(options.ram, network.module, builder.make_stripe_search(whole))
     if options.plan is not None:

@@ -236,7 +236,7 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
 
     Port files must exist. Memory regions must not overlap, and must be possible for the core's instruction set
     ``isa``."""
-    for table in ("build", "slots", "fork"):
+    for table in ("build", "slots", "fork", "storage"):
         for source in data.get(table, {}).get("sources", ()):
             if not (file_access.runtime_c_folder() / source).is_file():
                 ports = ", ".join(
@@ -271,6 +271,7 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
     _check_contents_of_regions(path, file_text, data, isa)
     _check_code_region(path, file_text, data, isa)
     _check_network_slots(path, file_text, data)
+    _check_storage(path, file_text, data, isa)
     _check_npu(path, file_text, data, isa)
     kinds = {region["kind"] for region in memory}
     if isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
@@ -385,6 +386,26 @@ def _check_network_slots(path: Path, file_text: str, data: Mapping[str, Any]) ->
             f"expected them inside of a flash region, not at its start, at a multiple of {_SLOT_ALIGN} bytes",
             where=_file_and_line_of_key(path, file_text, ["slots", "base"]),
             hint="put them at the end of a flash region, at the start of a page",
+        )
+
+
+def _check_storage(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
+    """Raise UsageError for a storage of constants whose name is that of a memory region or no name in C, and on AVR, whose
+    kernels read constants from the address space of the flash."""
+    if "storage" not in data:
+        return
+    name = data["storage"]["name"]
+    if name in RESERVED_WORDS or any(region["name"] == name for region in data["memory"]):
+        raise UsageError(
+            f"[storage] name: got {name!r}, expected no word of C and no name of a memory region",
+            where=_file_and_line_of_key(path, file_text, ["storage", "name"]),
+            hint="choose another name",
+        )
+    if FAMILIES[isa].flash_space:
+        raise UsageError(
+            f"[storage]: got core {data['cpu']}, whose kernels read constants from flash only",
+            where=_file_and_line_of_key(path, file_text, ["storage"]),
+            hint="leave out [storage]",
         )
 
 

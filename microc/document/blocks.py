@@ -323,7 +323,8 @@ def _memory_usage_text(row: Mapping[str, Any]) -> str:
         waits = f"{row['waits']:,} cycles of waiting for code" if row["waits"] else "no waiting for code"
         return f"{used}: code of {kinds}; {waits}, {row['saved']:,} fewer than from flash, estimated"
     waits = f"{row['waits']:,} cycles of waiting, estimated" if row["waits"] else "no waiting"
-    return f"{used}: {kinds}; {row['accesses']:,} accesses, {waits}"
+    accesses = f"{row['reads']:,} reads" if "reads" in row else f"{row['accesses']:,} accesses"
+    return f"{used}: {kinds}; {accesses}, {waits}"
 
 
 def format_integer(number: int) -> str:

@@ -3,6 +3,7 @@
 
 - :func:`move_hot_code_to_memory` chooses the kernels that run from RAM, as a knapsack problem.
 - :func:`assign_constants` chooses the flash region of every constant, as a knapsack problem for each region.
+- :func:`choose_stored_constants` chooses the constants that are read from storage, which the core cannot address.
 
 Waits are cycles that the core is stalled by a memory.
 """
@@ -10,14 +11,16 @@ Waits are cycles that the core is stalled by a memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 from microc.base.knapsack import LayerOption, pareto_front
-from microc.module import ConstantRegion, HotCode, Kernel, Module
+from microc.module import WEIGHTS_HEADER_BYTES, ConstantRegion, HotCode, Kernel, Module, StoredConstants, Value
+from microc.plan.liveness import Demand, Unit
 from microc.plan.placement import MAX_KNAPSACK_ITEMS
-from microc.target import CodeMemory, FlashMemory, Traffic
+from microc.target import CodeMemory, FlashMemory, Storage, Traffic
 
 # ---- Hot code: kernels that run from RAM, where instruction fetches wait less than in the flash.
 #
@@ -102,19 +105,22 @@ ConstantHomes = Mapping[str, FlashMemory]
 
 
 def assign_constants(
-    module: Module, regions: Sequence[FlashMemory], copies: Mapping[str, int] | None = None
+    module: Module,
+    regions: Sequence[FlashMemory],
+    copies: Mapping[str, int] | None = None,
+    stored: Container[str] = (),
 ) -> dict[str, FlashMemory]:
-    """Assign every constant to a flash region so that the core waits few cycles for them.
+    """Assign every constant but those of ``stored`` to a flash region so that the core waits few cycles for them.
 
     Constants that an accelerator reads stay in the first region. If the constants do not fit, the last of the regions,
     from fast to slow, is exceeded. ``copies``: constants that are copied to RAM, with the index of the call before which
     the copy begins; kernels do not read these from flash."""
-    names = [name for name, value in module.values.items() if value.storage == "const"]
+    names = [name for name, value in module.values.items() if value.storage == "const" and name not in stored]
     homes = dict.fromkeys(names, regions[0])
     sizes = {
-        name: -(-max(value.nbytes, 1) // value.align) * value.align
-        for name, value in module.values.items()
-        if name in homes and value.data is not None and not value.alignment
+        name: _padded_bytes(module.values[name])
+        for name in names
+        if module.values[name].data is not None and not module.values[name].alignment
     }
     if len(regions) == 1 or not sizes:
         return homes
@@ -135,6 +141,11 @@ def assign_constants(
         homes |= dict.fromkeys(inside, region)
         sizes = {n: size for n, size in sizes.items() if n not in inside}
     return homes | dict.fromkeys(sizes, ordered[-1])
+
+
+def _padded_bytes(value: Value) -> int:
+    """Return the bytes of a constant in flash, with those that align the next one."""
+    return -(-max(value.nbytes, 1) // value.align) * value.align
 
 
 def _count_reads_from_flash(module: Module, copies: Mapping[str, int]) -> dict[str, list[tuple[Traffic, int]]]:
@@ -183,3 +194,142 @@ def is_copied_per_run(step: int) -> bool:
     """Test whether a copy of a constant is made in every run, not once at reset. ``step``: call at which copying
     begins."""
     return step >= 0
+
+
+def list_constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
+    """List the calls that read each constant of the generated C, by the name of the constant: the index of the call,
+    and the bytes that it moves.
+
+    Constants that have views are left out."""
+    uses: dict[str, list[tuple[int, Traffic]]] = {}
+    viewed = {module.base_and_offset(view.name)[0] for view in module.views}
+    for number, call in enumerate(module.calls):
+        for name, moved in zip(call.args, call.traffic, strict=True):
+            value = module.values[name]
+            if value.storage == "const" and value.data is not None and value.nbytes and name not in viewed:
+                uses.setdefault(name, []).append((number, moved))
+    return uses
+
+
+# ---- Constants in storage: a memory that the core cannot address, such as an SD card.
+#
+# A run reads a stored constant into a buffer in the arena, once: at the start of the call before the first that uses it if
+# reads go on while the core computes (two buffers alternate), else at the start of that call itself. The flash takes the
+# constants whose reads would wait longest, by a knapsack problem as above. Since the reads of a call overlap the same computing,
+# the gains are those beside the constants of the call that were stored in the last round: a few rounds, of which the best counts.
+
+STORED_MIN_BYTES = 64
+"""Fewest bytes of a constant in storage: a read of less costs its latency for almost no flash. A buffer of this size also
+takes the header of the file."""
+STORED_ROUNDS = 4
+"""Number of knapsack problems that are solved."""
+Reads = Mapping[str, int]
+"""For each stored constant the index of the call at whose start its read begins."""
+
+
+def choose_stored_constants(module: Module, regions: Sequence[FlashMemory], storage: Storage) -> frozenset[str]:
+    """Choose the constants that are read from storage; empty if the flash regions have room for all constants.
+
+    Constants that no call reads, such as the initial contents of states, and those that external code reads at an
+    alignment of its own stay in flash."""
+    sizes = {name: _padded_bytes(v) for name, v in module.values.items() if v.storage == "const" and v.data is not None}
+    room = sum(region.size for region in regions) - sum(sizes.values())
+    if room >= 0:
+        return frozenset()
+    uses = list_constant_uses(module)
+    movable = {
+        name: sizes[name]
+        for name in uses
+        if module.values[name].nbytes >= STORED_MIN_BYTES
+        and not module.values[name].alignment
+        and name not in module.starts.values()
+    }
+    room = max(room + sum(movable.values()), 0)
+    reading = {name: storage.read_cycles(module.values[name].nbytes) for name in movable}
+    first = {name: uses[name][0][0] for name in movable}
+
+    def waits(call: int, stored: Iterable[str]) -> float:
+        begin = max(call - 1, 0) if storage.dma else call
+        return wait_for_reads(module, {name: begin for name in stored if first[name] == call}, storage)[call]
+
+    best, least, gains = frozenset(movable), inf, reading
+    for _ in range(STORED_ROUNDS):
+        kept = _choose_most_gainful(gains, {name: size for name, size in movable.items() if gains[name] > 0}, room)
+        stored = frozenset(movable) - kept
+        total = sum(waits(call, stored) for call in set(first.values()))
+        if total < least:
+            best, least = stored, total
+        gains = {
+            name: waits(first[name], stored | {name})
+            - waits(first[name], stored - {name})
+            + EQUAL_SPEED_GAIN * reading[name]
+            for name in movable
+        }
+    return best
+
+
+def _cycles_without_waits(module: Module, call: int) -> int:
+    """Return the cycles that the core computes in the call with index ``call``."""
+    return module.calls[call].cycles - module.calls[call].waits
+
+
+def schedule_reads(
+    module: Module, stored: Iterable[str], storage: Storage, demand: Demand, arena_limit: int
+) -> tuple[Reads, Reads]:
+    """Return two schedules of the reads of stored constants: one that overlaps reads and computing as far as the arena
+    stays within ``arena_limit`` bytes (0: unlimited), and one that overlaps nothing.
+
+    The bytes of an arena are estimated as those of all values that are alive, without values that overlap. Reads ahead are
+    left out, the largest first, in the calls that exceed the limit."""
+    uses = list_constant_uses(module)
+    late = {name: uses[name][0][0] for name in sorted(stored)}
+    if not storage.dma:
+        return late, late
+    ahead = {name: max(call - 1, 0) for name, call in late.items()}
+    need = [0] * len(module.calls)
+    for unit in (*demand.units, *list_read_buffers(module, ahead)):
+        for call in range(max(unit.first, 0), min(unit.last, len(need) - 1) + 1):
+            need[call] += unit.size
+    for name in sorted(ahead, key=lambda name: (-module.values[name].nbytes, name)):
+        if arena_limit and need[ahead[name]] > arena_limit and ahead[name] != late[name]:
+            need[ahead[name]] -= module.values[name].nbytes
+            ahead[name] = late[name]
+    return ahead, late
+
+
+def list_read_buffers(module: Module, reads: Reads) -> tuple[Unit, ...]:
+    """Return the buffers of stored constants: each is alive from the call at which its read begins to its last use."""
+    uses = list_constant_uses(module)
+    return tuple(
+        Unit(name, module.values[name].nbytes, module.values[name].align, begin, uses[name][-1][0])
+        for name, begin in reads.items()
+    )
+
+
+def describe_storage(module: Module, reads: Reads, storage: Storage) -> StoredConstants | None:
+    """Return the layout of the file of weights and the cost of its reads, for a plan; None if nothing is stored.
+
+    Constants are in the order in which a run reads them. Each begins at a block."""
+    step, end, offsets = max(storage.block_bytes, 4), WEIGHTS_HEADER_BYTES, dict[str, int]()
+    for name in sorted(reads, key=lambda name: (reads[name], list(module.values).index(name))):
+        offsets[name] = -(-end // step) * step
+        end = offsets[name] + module.values[name].nbytes
+    waits = round(sum(wait_for_reads(module, reads, storage)))
+    return (
+        StoredConstants(storage.name, offsets, end, storage.size, storage.block_bytes, len(reads), waits)
+        if reads
+        else None
+    )
+
+
+def wait_for_reads(module: Module, reads: Reads, storage: Storage) -> list[float]:
+    """Return for each call the cycles that it waits until the constants that it uses first are read.
+
+    Reads follow each other. Those that began in the call before have run while it computed."""
+    uses = list_constant_uses(module)
+    begun_before, begun_here = ([0.0] * len(module.calls) for _ in range(2))
+    for name, begin in reads.items():
+        first = uses[name][0][0]
+        (begun_before if begin < first else begun_here)[first] += storage.read_cycles(module.values[name].nbytes)
+    hidden = [0, *(_cycles_without_waits(module, call) for call in range(len(module.calls) - 1))]
+    return [max(b - h, 0) + c for b, h, c in zip(begun_before, hidden, begun_here, strict=True)]

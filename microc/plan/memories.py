@@ -17,7 +17,7 @@ from math import inf
 
 from microc.base.immutable import frozen
 from microc.module import Arena, Call, Module, Plan
-from microc.plan.code_and_constants import ConstantHomes, is_copied_per_run
+from microc.plan.code_and_constants import ConstantHomes, is_copied_per_run, list_constant_uses, wait_for_reads
 from microc.plan.liveness import BEFORE, Demand, Unit, placement_byte_count, placement_lower_bound
 from microc.plan.placement import (
     EXACT_LIMIT,
@@ -31,7 +31,7 @@ from microc.plan.placement import (
     greedy_by_size,
     place_units,
 )
-from microc.target import Memory, Traffic
+from microc.target import Memory, Storage, Traffic
 
 # ---- Weights in RAM: copies of constants in an arena. Calls read them instead of the originals in flash.
 #
@@ -64,7 +64,9 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash: Cons
     ``flash``: the flash region of each constant."""
     end = len(module.calls)
     copies = []
-    for name, uses in _list_constant_uses(module).items():
+    for name, uses in list_constant_uses(module).items():
+        if name not in flash:
+            continue
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(
@@ -81,8 +83,8 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: Constan
     Only constants that a single call reads are copied in this way, while the preceding call runs. ``flash``: the flash
     region of each constant."""
     copies = []
-    for name, uses in _list_constant_uses(module).items():
-        if len(uses) != 1:
+    for name, uses in list_constant_uses(module).items():
+        if len(uses) != 1 or name not in flash:
             continue
         value, ((call, moved),) = module.values[name], uses
         unit = Unit(name, value.nbytes, value.align, max(call - 1, 0), call)
@@ -91,21 +93,6 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: Constan
         waits = tuple(copying + m.wait_cycles(moved + written, value.nbytes) if m.weights else inf for m in memories)
         copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash[name].wait_cycles(moved, value.nbytes)))
     return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
-
-
-def _list_constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
-    """List the calls that read each constant of the generated C, by the name of the constant: the index of the call,
-    and the bytes that it moves.
-
-    Constants that have views are left out."""
-    uses: dict[str, list[tuple[int, Traffic]]] = {}
-    viewed = {module.base_and_offset(view.name)[0] for view in module.views}
-    for number, call in enumerate(module.calls):
-        for name, moved in zip(call.args, call.traffic, strict=True):
-            value = module.values[name]
-            if value.storage == "const" and value.data is not None and value.nbytes and name not in viewed:
-                uses.setdefault(name, []).append((number, moved))
-    return uses
 
 
 # ---- The memory of every value: search for the split (assignment of values to memories) with the least waits that fits.
@@ -368,7 +355,8 @@ def plan_in_memories(module: Module, demand: Demand, memories: Sequence[Memory],
 
     homes, copied = min(splits, key=total_waits_of_split)
     waits |= {each.unit: each.waits for each in copied.values()}
-    return _make_plan(module, _add_units(demand, copied.values()), homes, copied, waits, memories)
+    whole = add_units(demand, [each.unit for each in copied.values()])
+    return _make_plan(module, whole, homes, copied, waits, memories)
 
 
 def _select_most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
@@ -379,9 +367,9 @@ def _select_most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[Constant
     return sorted(copies, key=lambda c: ((min(c.waits) - c.flash_wait_of_run) / c.unit.size, c.unit.name))[:MAX_COPIES]
 
 
-def _add_units(demand: Demand, copies: Iterable[ConstantCopy]) -> Demand:
-    """Return a demand with copies of constants added. A copy must not overlap any other unit that is alive with it."""
-    units = [each.unit for each in copies]
+def add_units(demand: Demand, units: Iterable[Unit]) -> Demand:
+    """Return a demand with units for constants added. They must not overlap any other unit that is alive with them."""
+    units = tuple(units)
     return Demand((*demand.units, *units), {**demand.allowed_distances, **{unit: {} for unit in units}})
 
 
@@ -397,7 +385,7 @@ def _split_with_copies(
     Returns the assignment, and by name the copies of constants that are made."""
     choices = {unit: (*cycles, inf) for unit, cycles in waits.items()}
     choices |= {each.unit: (*each.waits, each.flash_wait_of_run) for each in copies}
-    homes = assign_memories(_add_units(demand, copies), choices, (*memories, FLASH))
+    homes = assign_memories(add_units(demand, [each.unit for each in copies]), choices, (*memories, FLASH))
     homes = {unit: home for unit, home in homes.items() if home < len(memories)}
     return _add_copies(demand, homes, {c.unit.name: c for c in copies if c.unit in homes}, other_copies, memories)
 
@@ -438,7 +426,9 @@ def _add_copies(
 
 
 def _compute_tensor_waits(module: Module, demand: Demand, memories: Sequence[Memory]) -> MemoryWaits:
-    """Return the cycles that a run waits for each tensor (unit of the demand), in each memory."""
+    """Return the cycles that a run waits for each tensor or stored constant (unit of the demand), in each memory.
+
+    If memories hold weights, stored constants are read into these only: a DMA controller need not reach the others."""
     by_name = {unit.name: unit for unit in demand.units}
     waits = {unit: [0.0] * len(memories) for unit in demand.units}
     for call in module.calls:
@@ -447,6 +437,10 @@ def _compute_tensor_waits(module: Module, demand: Demand, memories: Sequence[Mem
             if unit is not None:
                 for number, memory in enumerate(memories):
                     waits[unit][number] += memory.wait_cycles(moved, module.values[name].nbytes)
+    if any(memory.weights for memory in memories):
+        for unit in demand.units:
+            if module.values[unit.name].storage == "const":
+                waits[unit] = [w if m.weights else inf for w, m in zip(waits[unit], memories, strict=True)]
     return {unit: tuple(cycles) for unit, cycles in waits.items()}
 
 
@@ -492,17 +486,22 @@ def _make_plan(
     )
 
 
-def add_operand_waits(module: Module, memories: Sequence[Memory], flash: ConstantHomes) -> Module:
+def add_operand_waits(
+    module: Module, memories: Sequence[Memory], flash: ConstantHomes, storage: Storage | None = None
+) -> Module:
     """Return a planned module whose calls include the cycles that they wait for their operands.
 
-    ``flash``: the flash region of each constant."""
+    ``flash``: the flash region of each constant that is not read from ``storage``."""
     assert module.plan is not None
-    runs = any(map(is_copied_per_run, module.plan.copies.values()))
+    stored = module.plan.stored
+    runs = any(is_copied_per_run(step) for name, step in module.plan.copies.items() if name not in stored)
     ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash)} if runs else {}
-    return replace(
-        module,
-        calls=tuple(_add_waits_to_call(module, call, memories, flash, ahead_copies) for call in module.calls),
-    )
+    calls = tuple(_add_waits_to_call(module, call, memories, flash, ahead_copies) for call in module.calls)
+    if storage is not None:
+        reads = {name: module.plan.copies[name] for name in stored}
+        waits = map(round, wait_for_reads(module, reads, storage))
+        calls = tuple(replace(c, waits=c.waits + w, cycles=c.cycles + w) for c, w in zip(calls, waits, strict=True))
+    return replace(module, calls=calls)
 
 
 def _add_waits_to_call(

@@ -13,7 +13,16 @@ from itertools import islice
 from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
-from microc.plan.code_and_constants import assign_constants, describe_constant_regions
+from microc.plan.code_and_constants import (
+    ConstantHomes,
+    Reads,
+    assign_constants,
+    choose_stored_constants,
+    describe_constant_regions,
+    describe_storage,
+    list_read_buffers,
+    schedule_reads,
+)
 from microc.plan.liveness import (
     Demand,
     Overlaps,
@@ -22,10 +31,10 @@ from microc.plan.liveness import (
     placement_byte_count,
     placement_lower_bound,
 )
-from microc.plan.memories import add_operand_waits, plan_in_memories
+from microc.plan.memories import add_operand_waits, add_units, plan_in_memories
 from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
-from microc.target import FlashMemory, Memory
+from microc.target import FlashMemory, Memory, Storage
 
 # ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
@@ -247,6 +256,8 @@ def plan_module(
     io_in_arena: bool = True,
     memories: Sequence[Memory] = (),
     flash: tuple[FlashMemory, ...] = (FAST_FLASH,),
+    storage: Storage | None = None,
+    arena_limit: int = 0,
     order_like: Module | None = None,
 ) -> Module:
     """Order the calls of a module, and assign an offset to every value in the arena.
@@ -255,7 +266,9 @@ def plan_module(
     its order of calls is used. ``io_in_arena``: also place the inputs and outputs in the arena. ``memories``: the
     memories for tensors of a board that has several, starting with the memory of the stack. The plan then has an arena
     in each memory, and the calls include wait cycles for their operands. ``flash``: the flash regions for constants,
-    starting with the first region of the board."""
+    starting with the first region of the board. ``storage``: a memory for the constants for which these have no room; a
+    run reads them into the arena, ahead of their use if the arena then takes at most ``arena_limit`` bytes (0:
+    unlimited)."""
     overlaps = Overlaps(module)
     module = (
         order_calls(module, overlaps, io_in_arena=io_in_arena)
@@ -263,10 +276,17 @@ def plan_module(
         else reorder_like(module, order_like)
     )
     demand = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
-    homes = assign_constants(module, flash)
-    plan = plan_in_memories(module, demand, memories, homes) if memories else _plan_single_arena(demand)
+    stored = choose_stored_constants(module, flash, storage) if storage is not None else frozenset[str]()
+    homes = assign_constants(module, flash, stored=stored)
+    schedules: list[Reads] = [{}]
+    if storage is not None and stored:
+        schedules = list(schedule_reads(module, stored, storage, demand, arena_limit))
+    plan = _place_values_and_reads(module, demand, memories, homes, schedules[0])
+    if 0 < arena_limit < plan.main_arena_size and schedules[0] != schedules[-1]:
+        plain = _place_values_and_reads(module, demand, memories, homes, schedules[-1])
+        plan = min(plan, plain, key=lambda plan: plan.main_arena_size)
     if plan.copies:  # they are not read from flash, where others take their place
-        homes = assign_constants(module, flash, plan.copies)
+        homes = assign_constants(module, flash, plan.copies, stored)
     if plan.size > MAX_ARENA_BYTES:
         raise FitError(
             f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {MAX_ARENA_BYTES:,}",
@@ -275,11 +295,22 @@ def plan_module(
         )
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
     regions = describe_constant_regions(module, flash, homes, plan.copies)
-    planned = module.with_plan(replace(plan, io_in_arena=io_in_arena, align=align, flash=regions))
+    reads = {name: plan.copies[name] for name in stored}
+    kept = describe_storage(module, reads, storage) if storage is not None else None
+    planned = module.with_plan(replace(plan, io_in_arena=io_in_arena, align=align, flash=regions, storage=kept))
     if memories or flash != (FAST_FLASH,) or module.plan is not None:
-        planned = add_operand_waits(planned, memories, homes)
+        planned = add_operand_waits(planned, memories, homes, storage)
     check_plan(planned)
     return planned
+
+
+def _place_values_and_reads(
+    module: Module, demand: Demand, memories: Sequence[Memory], homes: ConstantHomes, reads: Reads
+) -> Plan:
+    """Return the plan that places all values, and the buffers of the constants that a run reads from storage."""
+    whole = add_units(demand, list_read_buffers(module, reads)) if reads else demand
+    plan = plan_in_memories(module, whole, memories, homes) if memories else _plan_single_arena(whole)
+    return replace(plan, copies={**plan.copies, **reads})
 
 
 def plan_in_one_arena(module: Module, flash: tuple[FlashMemory, ...] = (FAST_FLASH,)) -> Module:

@@ -285,12 +285,30 @@ def _check_arenas(plan: Plan) -> None:
 
 
 def _check_flash_regions(module: Module, plan: Plan) -> None:
-    """Raise InternalError unless every constant is in exactly one of the flash regions, if the plan names several."""
+    """Raise InternalError unless every constant that is not stored is in exactly one of the flash regions, if the plan
+    names several."""
     listed = sorted(name for region in plan.flash for name in region.constants)
-    constants = sorted(name for name, value in module.values.items() if value.storage == "const")
+    constants = sorted(n for n, value in module.values.items() if value.storage == "const" and n not in plan.stored)
     if plan.flash and listed != constants:
         wrong = sorted({*listed} ^ {*constants}) or [name for name, other in pairwise(listed) if name == other]
         raise InternalError(f"plan check: constants {', '.join(wrong)} are not in exactly one flash region")
+
+
+def _check_storage(module: Module, plan: Plan) -> None:
+    """Raise InternalError unless every stored constant has bytes of its own in the file of weights, and is read before
+    the first call that uses it."""
+    if plan.storage is None:
+        return
+    end = 0
+    for name, start in sorted(plan.stored.items(), key=lambda item: item[1]):
+        users = [number for number, call in enumerate(module.calls) if name in call.args]
+        if start < end or module.values[name].storage != "const":
+            raise InternalError(f"plan check: stored constant {name} overlaps another in the file of weights")
+        if name not in plan.offsets or not users or not 0 <= plan.copies.get(name, -1) <= users[0]:
+            raise InternalError(f"plan check: stored constant {name} is not read before it is used")
+        end = start + module.values[name].nbytes
+    if end > plan.storage.size:
+        raise InternalError(f"plan check: the file of weights has {plan.storage.size} bytes; expected {end} or more")
 
 
 def check_plan(module: Module) -> None:
@@ -298,6 +316,7 @@ def check_plan(module: Module) -> None:
     arena = _ArenaOwners(module)
     _check_arenas(arena.plan)
     _check_flash_regions(module, arena.plan)
+    _check_storage(module, arena.plan)
     _check_cores(module)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
     for name in (*module.inputs, *module.state, *kept):

@@ -32,7 +32,7 @@ from microc.document.blocks import (
     table,
     texts,
 )
-from microc.module import ConstantRegion, HotCode, Module
+from microc.module import ConstantRegion, HotCode, Module, StoredConstants
 from microc.reports.evidence import accuracy_sentences
 from microc.reports.firmware_size import divide_evenly, live_arena_bytes
 from microc.run.profile import shorten_layer_name
@@ -82,8 +82,8 @@ def describe_tensor_memories(module: Module) -> list[dict[str, Any]]:
 
     ``bytes``: size of the arena in the memory; ``capacity``: largest possible size of this arena. ``accesses``: number of
     accesses in a run; ``waits``: estimated wait cycles that these accesses add. ``holds``: number of values by kind,
-    including copies of constants. Flash regions list their ``constants``. Code that runs from RAM has a row of its own,
-    which lists its ``kernels``.
+    including copies of constants. Flash regions and storage list their ``constants``. Code that runs from RAM has a row of
+    its own, which lists its ``kernels``.
     """
     plan = module.plan
     assert plan is not None
@@ -102,7 +102,12 @@ def describe_tensor_memories(module: Module) -> list[dict[str, Any]]:
                 "holds": dict(sorted(kinds.items())),
             }
         )
-    return [*rows, *map(_describe_constants, plan.flash), *([_describe_code_in_ram(plan.code)] if plan.code else [])]
+    return [
+        *rows,
+        *map(_describe_constants, plan.flash),
+        *([_describe_stored_constants(plan.storage)] if plan.storage else []),
+        *([_describe_code_in_ram(plan.code)] if plan.code else []),
+    ]
 
 
 def _describe_constants(region: ConstantRegion) -> dict[str, Any]:
@@ -115,6 +120,20 @@ def _describe_constants(region: ConstantRegion) -> dict[str, Any]:
         "waits": region.waits,
         "holds": {"constant": len(region.constants)} if region.constants else {},
         "constants": list(region.constants),
+    }
+
+
+def _describe_stored_constants(storage: StoredConstants) -> dict[str, Any]:
+    """Describe the constants in storage as plain data; ``constants``: their names; ``reads``: number of reads of a run."""
+    return {
+        "memory": storage.memory,
+        "bytes": storage.size,
+        "capacity": storage.capacity,
+        "accesses": 0,
+        "waits": storage.waits,
+        "holds": {"constant": len(storage.offsets)},
+        "constants": list(storage.offsets),
+        "reads": storage.reads,
     }
 
 

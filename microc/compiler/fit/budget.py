@@ -26,10 +26,11 @@ from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
+from microc.plan.code_and_constants import list_read_buffers
 from microc.plan.liveness import compute_lifetimes, count_covered_addresses
 from microc.plan.plan import FAST_FLASH
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
-from microc.target import SIZE, SPEED, Board, CodeMemory, FlashMemory, Goal, Memory, Target
+from microc.target import SIZE, SPEED, Board, CodeMemory, FlashMemory, Goal, Memory, Storage, Target
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.quantised.qdq import has_integer_form
 from microc.transform.quantised.weight_types import count_16_bit_weights, find_overflowing_weights
@@ -286,6 +287,7 @@ class BoardCapacity:
       placed.
     - ``flash_regions``: all flash regions for constants. The size of the one with the code is what the firmware leaves
       to its network.
+    - ``storage``: the memory that the core cannot address, for constants for which the flash has no room.
     """
 
     flash: int = 0
@@ -296,6 +298,7 @@ class BoardCapacity:
     memories: tuple[Memory, ...] = ()
     code: CodeMemory | None = None
     flash_regions: tuple[FlashMemory, ...] = ()
+    storage: Storage | None = None
 
     @property
     def all_ram(self) -> int:
@@ -317,22 +320,39 @@ def arena_memories(module: Module, options: Options, capacity: BoardCapacity | N
 
 
 def constant_regions(
-    modules: Sequence[Module], capacity: BoardCapacity | None, flash_wait: float, *, relocatable: bool = False
+    modules: Sequence[Module],
+    capacity: BoardCapacity | None,
+    flash_wait: float,
+    *,
+    relocatable: bool = False,
+    budget: int = 0,
 ) -> tuple[FlashMemory, ...]:
     """Return the flash regions for the constants of a firmware's networks; one of any size without a board.
 
-    The size of the region with the code is reduced by all kernels. Constants of a relocatable network are beside its
-    code. ``flash_wait``: cycles that the core waits for a byte of flash, without a board.
+    The size of the region with the code is reduced by all kernels, if constants may be elsewhere. Constants of a
+    relocatable network are beside its code. ``flash_wait``: cycles that the core waits for a byte of flash, without a
+    board. ``budget``: most bytes of flash for code and constants (0: unlimited); constants beyond are stored.
     """
-    if capacity is None or not capacity.flash_regions:
-        return (replace(FAST_FLASH, wait=flash_wait),)
-    first, *others = capacity.flash_regions
-    if relocatable or not others:
-        return (first,)
+    regions = capacity.flash_regions if capacity is not None else ()
+    storage = capacity.storage if capacity is not None and not relocatable else None
+    if not regions:
+        regions = (replace(FAST_FLASH, wait=flash_wait),)
+    if relocatable or (len(regions) == 1 and storage is None):
+        return regions[:1]
     code = sum(map(estimate_max_code_bytes, modules)) + estimate_library_flash_bytes(modules)
     tests = sum(module.self_test.nbytes for module in modules if module.self_test)
-    taken = ((code if r.code else 0) + (tests if r is first else 0) for r in capacity.flash_regions)
-    return tuple(replace(r, size=max(r.size - n, 0)) for r, n in zip(capacity.flash_regions, taken, strict=True))
+    taken = [(code if r.code else 0) + (tests if r is regions[0] else 0) for r in regions]
+    room = budget - sum(map(code_bytes, modules)) if storage is not None and budget else FAST_FLASH.size
+    sizes: list[int] = []
+    for region, used in zip(regions, taken, strict=True):
+        sizes.append(max(min(region.size - used, room - sum(sizes)), 0))
+    return tuple(replace(region, size=size) for region, size in zip(regions, sizes, strict=True))
+
+
+def storage_for_constants(options: Options, capacity: BoardCapacity | None) -> Storage | None:
+    """Return the storage for constants for which the flash has no room; None for a relocatable network, which keeps them
+    beside its code."""
+    return None if capacity is None or options.relocatable else capacity.storage
 
 
 def io_bytes(module: Module) -> int:
@@ -386,6 +406,16 @@ def outside_arena_bytes(module: Module) -> int:
     return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
+def arena_limit(module: Module, options: Options, capacity: BoardCapacity | None) -> int:
+    """Return the most bytes of the arena in the memory of the stack: the RAM budget, and what the board's RAM has beside
+    inputs and outputs outside of the arena; 0: unlimited."""
+    limits = [options.ram] if options.ram else []
+    if capacity is not None and capacity.ram:
+        # If inputs and outputs alone fill the board's RAM, the limit is 1 byte, so that no arena fits.
+        limits.append(max(capacity.ram - (0 if options.io_in_arena else io_bytes(module)), 1))
+    return min(limits, default=0)
+
+
 def flash_bytes(module: Module) -> int:
     """Return the number of bytes of flash for a module's constants and its estimated code."""
     return module.const_bytes + code_bytes(module)
@@ -425,13 +455,16 @@ def workspace_limits(arena_limit: int, module: Module, key_by_layer: Mapping[str
 
 def live_tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
     """Return two numbers of bytes for each call of a planned module: the part of the arena that contains live tensors
-    while the call runs, and the workspaces of the call."""
+    and constants from storage while the call runs, and the workspaces of the call."""
     assert module.plan is not None
     live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
     for name, (first, last) in compute_lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
         offset = module.plan.offsets[name]
         for step in range(max(first, 0), min(last, len(live) - 1) + 1):
             live[step].append((offset, offset + module.values[name].nbytes))
+    for buffer in list_read_buffers(module, {name: module.plan.copies[name] for name in module.plan.stored}):
+        for step in range(buffer.first, buffer.last + 1):
+            live[step].append((module.plan.offsets[buffer.name], module.plan.offsets[buffer.name] + buffer.size))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
     return [(count_covered_addresses(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
@@ -451,6 +484,26 @@ def make_flash_error(module: Module, flash: int) -> FitError:
         where=module.source or module.name,
         hint=f"raise it to --flash {-(-flash_bytes(module) // 1024)}K, or choose a smaller or quantised network",
     )
+
+
+def refuse_large_read_buffers(module: Module, limit: str, excess: int) -> None:
+    """Raise FitError if a planned module exceeds its RAM by ``excess`` bytes because of the weights that a layer reads from
+    storage. ``limit``: the board or budget that is exceeded."""
+    assert module.plan is not None
+    if module.plan.storage is None:
+        return
+    buffers = [
+        sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored.keys()) for call in module.calls
+    ]
+    needs = [tensors + own for tensors, own in live_tensor_and_workspace_bytes(module)]
+    most = max(range(len(needs)), key=needs.__getitem__)
+    if buffers[most]:
+        raise FitError(
+            f"{module.source or module.name} does not fit {limit}: layer {module.calls[most].layer} needs {needs[most]} bytes of "
+            f"RAM, {buffers[most]} of them for the weights that it reads from {module.plan.storage.memory} ({excess} too many)",
+            where=module.calls[most].layer,
+            hint="choose a board with more flash or RAM, or a smaller network",
+        )
 
 
 # ---- Lower bounds on flash and RAM. They are derived from the graph without compiling it.
@@ -506,6 +559,8 @@ def prove_shortages(lower_bounds: MemoryLowerBound, options: Options, capacity: 
     ``lower_bounds``: lower bounds on the memory that the network needs. ``capacity``: the memory of the board.
     """
     (flash, ram), found = capacity.board_total, []
+    storage = storage_for_constants(options, capacity)
+    lower_bounds = replace(lower_bounds, weights=max(lower_bounds.weights - (storage.size if storage else 0), 0))
     if capacity.board and lower_bounds.weights > capacity.flash_limit > 0:
         found.append(
             f"weights take at least {lower_bounds.weights} bytes, {capacity.board} has {flash} of flash, "

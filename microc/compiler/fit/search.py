@@ -26,6 +26,7 @@ from microc.compiler.fit.budget import (
     CERTAIN_CODE_SHARE,
     BoardCapacity,
     arena_bytes,
+    arena_limit,
     arena_memories,
     code_bytes,
     constant_regions,
@@ -36,8 +37,10 @@ from microc.compiler.fit.budget import (
     make_misfit_hint,
     memory_time_exchange_rate,
     outside_arena_bytes,
+    refuse_large_read_buffers,
     region_bytes,
     relative_cost,
+    storage_for_constants,
     summarise_arithmetic,
 )
 from microc.compiler.fit.striping import ChainLowering, LoweredChain, StripeSearch
@@ -212,6 +215,7 @@ def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> B
         flash_regions=tuple(
             replace(m, size=max(m.size - SPARE - (most if m.code else 0), 0)) for m in board.flash_memories
         ),
+        storage=board.storage,
     )
 
 
@@ -261,6 +265,9 @@ def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Foot
         f"RAM: arena {need.arena} + buffers {need.buffers} + stack {stack} + runtime {need.runtime}"
         f"{f' + hot code about {need.hot_code}' if need.hot_code else ''}"
     )
+    if 0 < region_bytes(board, "ram") < need.required_board_ram:
+        for module in modules:
+            refuse_large_read_buffers(module, board.name, need.required_board_ram - region_bytes(board, "ram"))
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
     check_board_memory(board, need.least_flash, need.required_board_ram, source, details, computes_in_floats=floats)
@@ -269,10 +276,19 @@ def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Foot
 
 
 def _check_flash_regions(modules: Sequence[Module], board: Board, need: Footprint, source: str) -> None:
-    """Raise FitError if a flash region of a board with several has less space than its code and constants need.
+    """Raise FitError if the storage has less space than the file of weights needs, or a flash region of a board with
+    several less than its code and constants.
 
     All regions together may be large enough: a constant is in one region as a whole. ``source``: the names of the
     models, for the error."""
+    for stored in (module.plan.storage for module in modules if module.plan is not None and module.plan.storage):
+        if stored.size > stored.capacity:
+            raise FitError(
+                f"{source} does not fit {board.name}: storage {stored.memory!r} is too small; got weights.bin of "
+                f"{stored.size} bytes, expected at most {stored.capacity}",
+                where=f"constants {len(stored.offsets)}",
+                hint="choose a larger storage, or a smaller network",
+            )
     plans = [module.plan for module in modules if module.plan is not None and module.plan.flash]
     apart = sum(_constant_bytes_in_accelerator_memory(module, board) for module in modules)
     for number, memory in enumerate(board.flash_memories if plans else ()):
@@ -415,8 +431,14 @@ class NetworkBuilder:
             io_in_arena=self.options.io_in_arena,
             memories=arena_memories(module, self.options, self.capacity),
             flash=constant_regions(
-                (module,), self.capacity, self.target.flash_wait, relocatable=self.options.relocatable
+                (module,),
+                self.capacity,
+                self.target.flash_wait,
+                relocatable=self.options.relocatable,
+                budget=self.options.flash,
             ),
+            storage=storage_for_constants(self.options, self.capacity),
+            arena_limit=arena_limit(module, self.options, self.capacity),
             order_like=call_order_reference,
         )
         module = place_hot_code(module, self.options, self.capacity)
@@ -536,10 +558,8 @@ class Search:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
         self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested_configuration())
         capacity = builder.capacity or BoardCapacity()
-        outside = outside_arena_bytes(self.best.module)
-        # If inputs and outputs alone fill the board's RAM, the limit is 1 byte, so that no arena fits.
-        arena = [self.options.ram or inf, max(capacity.ram - outside, 1) if capacity.ram else inf]
-        self.limits = Limits(min(arena), min(self.options.flash or inf, capacity.flash or inf))
+        arena = arena_limit(self.best.module, self.options, builder.capacity) or inf
+        self.limits = Limits(arena, min(self.options.flash or inf, capacity.flash or inf))
         self.trials = [_make_trial("requested", "as requested", self.best.module, kept=True)]
 
     @property
