@@ -8,13 +8,15 @@ import json
 import shlex
 import shutil
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from microc.base.file_access import read_text
+from microc.base.file_access import read_bytes, read_text
 from microc.base.immutable import frozen
+from microc.codegen.c.interface import WEIGHTS_FILE
 from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
 from microc.codegen.project.additions import OWN_CODE_FOLDER
@@ -47,6 +49,7 @@ from microc.errors import (
     known_names_hint,
     similar_files_hint,
 )
+from microc.module import WEIGHTS_HEADER_BYTES
 from microc.plugin import PORTABLE
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
@@ -329,13 +332,30 @@ def build_host_library(project: Project) -> Library:
                 raise ValueError(f"{folder / 'manifest.json'} is damaged: {make_printable(problem, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
+        weights = _read_stored_constants(folder, manifest) if "storage" in manifest else b""
     except (OSError, ValueError, RecursionError) as error:
         raise OutputError(
             f"the project lacks a source file: {error}",
             where=str(project.folder),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(project.folder))),
         ) from error
-    return build_library({**sources, "shared.c": render_shared_library_source(manifest)}, f"-D{PORTABLE}")
+    return build_library(
+        {**sources, "shared.c": render_shared_library_source(manifest, weights=weights)}, f"-D{PORTABLE}"
+    )
+
+
+def _read_stored_constants(folder: Path, manifest: Mapping[str, Any]) -> bytes:
+    """Read the file of weights of a network in ``folder``. Raises ValueError if it is not the file that the manifest
+    describes."""
+    storage = manifest["storage"]
+    content = read_bytes(folder / WEIGHTS_FILE, storage["size"])
+    got = len(content), zlib.crc32(content[WEIGHTS_HEADER_BYTES:])
+    if got != (storage["size"], storage["crc"]):
+        raise ValueError(
+            f"{folder / WEIGHTS_FILE} is not the file of this network; got {got[0]} bytes with CRC-32 {got[1]:#010x}, "
+            f"expected {storage['size']} bytes with {storage['crc']:#010x}"
+        )
+    return content
 
 
 # ---- The line to a board: find it, choose its rate, and find the project whose firmware answers.

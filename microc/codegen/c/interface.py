@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -16,7 +18,7 @@ from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter, float32_literal
 from microc.codegen.render import Code, Name, Quoted, Text
 from microc.errors import InternalError
-from microc.module import Arena, Module, Plan, Value
+from microc.module import WEIGHTS_HEADER_BYTES, Arena, Module, Plan, Value
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import map_expr, substitute
@@ -209,16 +211,23 @@ def caller_arena_and_offset(module: Module, offset: int) -> tuple[str, int]:
 
 
 def print_weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
-    """Print the calls that copy weights to RAM at the start of a step.
+    """Print the calls that copy weights to RAM, or read them from storage, at the start of a step.
 
-    They wait until the weights that the step uses are copied, then begin to copy the weights that the memory plan copies during
-    this step."""
-    copies = _memory_plan(module).copies
-    copies_used = [name for name in copies if copies[name] >= 0 and name in module.calls[step].args]
-    wait = (Code(f"{module.name}_copy_wait();"),) if copies_used else ()
-    begin_here = [
-        name for name in copies_used if copies[name] == step
-    ]  # only the first step copies its own weights, because no step precedes it
+    They wait until the weights that the step uses are there, then begin to copy and read the weights that the memory plan copies
+    during this step."""
+    plan = _memory_plan(module)
+    copies, stored = plan.copies, plan.stored
+    known = {
+        name for call in module.calls[:step] for name in call.args
+    }  # by the first step that uses them, a wait for it
+    copies_used = [n for n in copies if copies[n] >= 0 and n in module.calls[step].args and n not in known]
+    wait: list[Code] = []
+    if not stored.keys() >= set(copies_used):
+        wait.append(Code(f"{module.name}_copy_wait();"))
+    if not stored.keys().isdisjoint(copies_used):
+        wait.append(_print_checked_read(module, f"{module.name}_read_wait()"))
+    # A step begins copies of its own weights if no step precedes it, and reads of its own if none of them is ahead.
+    begin_here = [name for name in copies_used if copies[name] == step]
     begin_for_next = [name for name, begin in copies.items() if begin == step and name not in copies_used]
     return (
         *(_print_copy_begin_call(module, name) for name in begin_here),
@@ -228,9 +237,17 @@ def print_weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
 
 
 def _print_copy_begin_call(module: Module, name: str) -> Code:
-    """Print the call that begins to copy the constant ``name`` from flash to its place in the arena."""
-    arena, offset = arena_variable_and_offset(module, _memory_plan(module).offsets[name])
-    return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes}u);")
+    """Print the call that begins to bring the constant ``name`` from flash or storage to its place in the arena."""
+    plan, nbytes = _memory_plan(module), module.values[name].nbytes
+    arena, offset = arena_variable_and_offset(module, plan.offsets[name])
+    if name in plan.stored:
+        return _print_checked_read(module, f"{module.name}_read({plan.stored[name]}u, {arena} + {offset}, {nbytes}u)")
+    return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {nbytes}u);")
+
+
+def _print_checked_read(module: Module, call: str) -> Code:
+    """Print a statement of the step function that returns an error if ``call``, a read from storage, fails."""
+    return Code(f"if ({call} != 0) {{\n            return {module.name.upper()}_ERROR_READ;\n        }}")
 
 
 def _arena_containing(plan: Plan, offset: int) -> Arena | None:
@@ -258,6 +275,67 @@ def _arena_used_bytes(module: Module, arena: Arena) -> int:
     span = range(arena.start, arena.start + arena.size)
     ends = (at + module.values[name].nbytes for name, at in _memory_plan(module).offsets.items() if at in span)
     return max(ends) - arena.start
+
+
+# ---- Stored constants: a file of weights on a memory that the core cannot address, and the code that reads and checks it.
+#
+# The file is little-endian: a header (magic, version, bytes of the file, CRC-32 of zlib of what follows the header), then the
+# constants at the offsets of the memory plan, as the core has them in memory; gaps are zeros.
+
+WEIGHTS_FILE = "weights.bin"
+"""Name of the file of stored constants in a project."""
+_MAGIC, _VERSION = b"mcw1", 1
+_HEADER = struct.Struct("<4sIII")
+assert _HEADER.size == WEIGHTS_HEADER_BYTES
+
+
+@frozen
+class StorageContext:
+    """The stored constants of a network, as a template variable.
+
+    ``memory``: name of the storage. ``size``, ``crc``: size of the file in bytes, and its CRC-32. ``header``: bytes of the file's
+    header. ``chunk``: bytes that the check of the file reads at once into ``arena``, an expression of the arena parameter."""
+
+    memory: Text
+    size: int
+    crc: int
+    header: tuple[int, ...]
+    chunk: int
+    arena: Code
+
+
+def pack_stored_constants(module: Module) -> bytes:
+    """Return the content of the file of weights; empty if the network has no stored constants."""
+    storage = _memory_plan(module).storage
+    if storage is None:
+        return b""
+    body = bytearray(storage.size)
+    for name, offset in storage.offsets.items():
+        data = module.values[name].data
+        assert data is not None
+        stored = np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+        body[offset : offset + len(stored)] = stored
+    body[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, len(body), zlib.crc32(body[_HEADER.size :]))
+    return bytes(body)
+
+
+def make_storage_context(module: Module) -> StorageContext | None:
+    """Return the template variables of a network's stored constants; None if it has none."""
+    plan = _memory_plan(module)
+    if plan.storage is None:
+        return None
+    content = pack_stored_constants(module)
+    arena = max(list_separate_arenas(plan), key=lambda arena: arena.size, default=None)
+    size = arena.size if arena else plan.size
+    step = plan.storage.block_bytes if plan.storage.block_bytes <= size else 4
+    return StorageContext(
+        memory=Text(plan.storage.memory),
+        size=len(content),
+        crc=zlib.crc32(content[_HEADER.size :]),
+        header=tuple(content[: _HEADER.size]),
+        chunk=size // step * step,
+        arena=Code(f"arenas->{arena.memory}" if arena else "arena"),
+    )
 
 
 # ---- Inputs and outputs in the network's header: types, shapes, quantisation, names of classes.

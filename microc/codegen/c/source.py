@@ -29,11 +29,14 @@ from microc.codegen.c.interface import (
     ArenaContext,
     Classes,
     InterfaceTensor,
+    StorageContext,
     arena_variable_and_offset,
     caller_arena_and_offset,
     interface_tensor_of,
     make_arena_context,
+    make_storage_context,
     output_classes_of,
+    pack_stored_constants,
     print_attributed_declaration,
     print_constant_definition,
     print_weight_copy_calls,
@@ -302,6 +305,8 @@ class ModelContext:
     aligned: bool
     learning: Learning | None
     """The learning of a network that learns; None for other networks."""
+    storage: StorageContext | None
+    """The constants that a run reads from storage; None if there are none."""
 
 
 @frozen
@@ -346,7 +351,8 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
     kernels = tuple(print_kernel(module, printer, k) for k in range(len(module.kernels)))
     helpers = _print_helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()
-    stored = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
+    linked = (v for name, v in module.values.items() if v.storage == "const" and name not in plan.stored)
+    stored = sorted((*linked, *tests), key=lambda v: v.name)
     steps = tuple(
         StepContext(
             k, print_weight_copy_calls(module, k), print_kernel_call(module, call), Text(short_layer_name(module, call))
@@ -387,7 +393,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         kernels=kernels,
         steps=steps,
         resets=resets,
-        copies=any(step >= 0 for step in plan.copies.values()),
+        copies=any(step >= 0 for name, step in plan.copies.items() if name not in plan.stored),
         kept=any(step < 0 for step in plan.copies.values()),
         data_declarations=tuple(
             Code(f"extern {print_attributed_declaration(v, attribute, space, region)};") for v, region in constants
@@ -414,6 +420,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         hot_code=plan.code is not None,
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
         learning=_make_learning_context(module),
+        storage=make_storage_context(module),
     )
 
 
@@ -521,6 +528,8 @@ class SharedContext:
     arenas: tuple[ArenaStart, ...]
     end: Code
     probe: ProbeContext
+    weights_lines: tuple[Code, ...]
+    """Definition of the array with the file of stored constants; empty if the network has none."""
 
 
 @frozen
@@ -569,7 +578,7 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
     }
     files = {
         **network_files(module, version),
-        "shared.c": render_shared_library_source(data),
+        "shared.c": render_shared_library_source(data, weights=pack_stored_constants(module)),
         "manifest.json": to_json(data),
     }
     return {**files, **external_sources}
@@ -582,12 +591,15 @@ def network_files_and_manifest(module: Module, version: str) -> dict[str, str]:
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
-def render_shared_library_source(network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "") -> str:
+def render_shared_library_source(
+    network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "", weights: bytes = b""
+) -> str:
     """Render ``shared.c``, the entry points of a network's shared library for a desktop computer.
 
     A library may contain the same network several times, compiled for different cores. ``level_index`` distinguishes
     their entry points. ``model`` is then the network's name in all their manifests; if it is empty, the manifest stays as
-    it is."""
+    it is. ``weights``: content of the file of stored constants, which the library contains, because a library is a single
+    file; the network's C reads it piece by piece, as on a board."""
     end, core = entry_point_suffix(level_index), CORES.get(network_manifest["options"]["cpu"])
     probe = core.probe if core else None
     probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
@@ -618,8 +630,15 @@ def render_shared_library_source(network_manifest: Mapping[str, Any], level_inde
         arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
         end=Code(end),
         probe=ProbeContext(*map(Code, probe_parts)),
+        weights_lines=tuple(
+            map(Code, print_constant_definition(_bytes_constant(WEIGHTS_ARRAY, weights)) if weights else ())
+        ),
     )
     return render("project/shared.c.j2", context)
+
+
+WEIGHTS_ARRAY = "microc_weights"
+"""Name of the array in a shared library for a desktop computer that contains the file of stored constants."""
 
 
 def entry_point_suffix(level_index: int) -> str:
@@ -636,3 +655,9 @@ def _text_constant(name: str, text: str) -> Value:
     """
     data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
     return Value(name, data.shape, "int8", "const", data)
+
+
+def _bytes_constant(name: str, content: bytes) -> Value:
+    """Return bytes as the constant array ``name`` of uint8."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    return Value(name, data.shape, "uint8", "const", data)

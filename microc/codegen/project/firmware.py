@@ -10,7 +10,7 @@ from typing import Any
 
 from microc.base import file_access
 from microc.base.immutable import frozen
-from microc.codegen.c.interface import print_alignment_attribute
+from microc.codegen.c.interface import WEIGHTS_FILE, pack_stored_constants, print_alignment_attribute
 from microc.codegen.c.source import ModelContext, make_model_context, network_files_and_manifest, render_network
 from microc.codegen.project.additions import (
     OWN_CODE_FOLDER,
@@ -84,7 +84,7 @@ RUNTIME_HEADERS = (
     "include/microc_rpc.h",
     "include/microc_slot.h",
 )
-CORES_HEADER = "include/microc_cores.h"
+CORES_HEADER, STORAGE_HEADER = "include/microc_cores.h", "include/microc_storage.h"
 STORE_FILES = ("include/microc_store.h", "src/microc_store.c")
 """Files of the runtime that save learned weights. They are beside a network that learns; a firmware of the user compiles them
 with the two functions of its board."""
@@ -196,6 +196,8 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
                     for name, text in network_files_and_manifest(module.own, version).items()
                 }
             )
+            files.update(_stored_constants_file(module.own, f"{network.folder}{OWN_CODE_FOLDER}/"))
+        files.update(_stored_constants_file(module, str(network.folder)))
         files.update({network.folder + name: text for name, text in network_files.items()})
     for name in ("Makefile", *(() if loadable else ("CMakeLists.txt",)), "README.md"):
         files[name] = render(f"project/{name}.j2", context)
@@ -217,8 +219,10 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
     store = STORE_FILES if any(module.inference_calls for module in modules) else ()
-    headers = (*RUNTIME_HEADERS, *((CORES_HEADER,) if cores > 1 else ()))
-    for name in (*headers, *store, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
+    reads = any(network.model.storage for network in networks)
+    headers = (*RUNTIME_HEADERS, *((CORES_HEADER,) if cores > 1 else ()), *((STORAGE_HEADER,) if reads else ()))
+    sources = list_runtime_sources(board, protocol, cores, reads_storage=reads)
+    for name in (*headers, *store, *sources, *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(list_external_files(external))
     files["board/board.json"] = to_json(_board_data_for_project(board))
@@ -227,6 +231,12 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     )
     # Last, since the bill of materials has a hash of every other file.
     return add_sbom(files, modules, board, version)
+
+
+def _stored_constants_file(module: Module, folder: str) -> dict[str, str | bytes]:
+    """Return the file of a network's constants in storage, by its path in the project; empty if there are none."""
+    content = pack_stored_constants(module)
+    return {folder + WEIGHTS_FILE: content} if content else {}
 
 
 def _board_data_for_project(board: Board) -> dict[str, Any]:
@@ -262,14 +272,18 @@ def shared_arena(modules: Sequence[Module]) -> int:
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
-def list_runtime_sources(board: Board, protocol: str, cores: int = 1) -> tuple[str, ...]:
-    """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader, and
-    what starts the second core if the networks use two ``cores``.
+def list_runtime_sources(
+    board: Board, protocol: str, cores: int = 1, *, reads_storage: bool = False
+) -> tuple[str, ...]:
+    """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader,
+    what starts the second core if the networks use two ``cores``, and the driver of the storage if a network reads it.
 
     UsageError if the protocol loads code into RAM and the board cannot run code from RAM."""
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     if cores > 1:
         board_sources += tuple(board.raw["fork"]["sources"])
+    if reads_storage:
+        board_sources += tuple(board.raw["storage"].get("sources", ()))
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
     loaders = [LOADER_SOURCES[name] for name in board_sources if name in LOADER_SOURCES]
@@ -323,7 +337,12 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in list_runtime_sources(board, protocol, cores)),
+        sources=tuple(
+            Word(f"runtime/{name}")
+            for name in list_runtime_sources(
+                board, protocol, cores, reads_storage=any(network.model.storage for network in networks)
+            )
+        ),
         optimisation=Code(optimisation_options(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions)

@@ -12,10 +12,11 @@ from typing import Any
 
 from microc.base import dtypes
 from microc.codegen.c.c_statements import core_count_of, has_parallel_loop
+from microc.codegen.c.interface import make_storage_context
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.additions import describe_external_code, describe_self_test
 from microc.errors import InternalError
-from microc.module import Call, Module, Streaming, Value
+from microc.module import Call, Module, StoredConstants, Streaming, Value
 from microc.tir import ir
 
 # ---- The JSON schema of manifest.json. Projects may come from untrusted sources: manifests are checked before they are used.
@@ -138,6 +139,10 @@ OPTIONAL_KEYS = {
     "arenas": object_array_schema({**_MEMORY_AREA, "start": _COUNT, "accesses": _COUNT}),
     "copies": _map_schema(_INTEGER),
     "flash": object_array_schema({**_MEMORY_AREA, "constants": _NAMES, "accesses": _COUNT}),
+    "storage": object_schema(
+        {"memory": _TEXT, "offsets": _map_schema(_COUNT), "waits": _INTEGER}
+        | dict.fromkeys(("size", "capacity", "block_bytes", "reads", "crc"), _COUNT)
+    ),
     "hot_code": object_schema({**_MEMORY_AREA, "kernels": _NAMES, "saved": _INTEGER}),
     "sizes": object_array_schema(
         {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
@@ -306,10 +311,13 @@ class MemoryMap:
     def constants_read_by(self, call: Call) -> list[dict[str, Any]]:
         """Return the C name and the number of bytes of each constant array (weights or table) that a call reads.
 
-        ``memory`` is its flash region, if that is not the first of the board."""
+        ``memory`` is its flash region if that is not the first of the board, or its storage."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
-        regions = self.module.plan.constant_regions if self.module.plan is not None else {}
+        plan = self.module.plan
+        regions = plan.constant_regions if plan is not None else {}
+        if plan is not None and plan.storage is not None:
+            regions |= dict.fromkeys(plan.stored, plan.storage.memory)
         return [
             {
                 "symbol": f"{self.module.name}_{value.name}",
@@ -336,10 +344,10 @@ class MemoryMap:
         """Return the first and the last step in which the arena contains a copy of a constant.
 
         ``step``: the step at whose start the copy begins. A copy that begins at reset (BEFORE) exists in all steps, any other
-        copy until the first step that reads it."""
+        copy until the last step that reads it."""
         if step == BEFORE:
             return BEFORE, len(self.module.calls)
-        return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
+        return step, max(k for k, call in enumerate(self.module.calls) if name in call.args)
 
     def _first_and_last_step(self, name: str) -> tuple[int, int]:
         """Return the first and the last step of a value's lifetime. State lives in all steps, inputs from :data:`BEFORE` on."""
@@ -384,11 +392,11 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     ``arenas``, for a board with several memories for tensors, contains for each memory the range of bytes of the arena that
     is in this memory; on this computer the arena is one block. ``copies`` maps constants in the arena to the step at whose
     start they are copied (-1: at reset). ``cores`` of a kernel, if present, is the number of cores that share its loops.
-    ``flash``, for a board with several flash regions for constants, lists the constants of each. ``hot_code`` lists the kernels
-    that run from RAM. ``external``, if present,
-    describes external code, its build settings, and the kernels that it computes. ``learning``, of a network that learns, has
-    the number of first ``kernels`` that infer, the names of the last inputs (``labels``, ``rate``) and of the last output
-    (``loss``), and the names of the tensors that learning changes.
+    ``flash``, for a board with several flash regions for constants, lists the constants of each. ``storage`` lists those that
+    are read from a memory which the core cannot address, with their offsets in the file of weights. ``hot_code`` lists the
+    kernels that run from RAM. ``external``, if present, describes external code, its build settings, and the kernels that it
+    computes. ``learning``, of a network that learns, has the number of first ``kernels`` that infer, the names of the last
+    inputs (``labels``, ``rate``) and of the last output (``loss``), and the names of the tensors that learning changes.
     """
     assert module.plan is not None
     memory = MemoryMap(module)
@@ -407,6 +415,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
         **({"copies": dict(module.plan.copies)} if module.plan.copies else {}),
         **({"flash": [asdict(region) for region in module.plan.flash]} if module.plan.flash else {}),
+        **({"storage": _describe_storage(module, module.plan.storage)} if module.plan.storage else {}),
         **({"hot_code": asdict(module.plan.code)} if module.plan.code else {}),
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,
@@ -479,6 +488,13 @@ def describe_deviations(module: Module) -> tuple[str, ...]:
     )
     sentences.append("deviations from MISRA C:2012 are those of docs/misra.md")
     return tuple(sentences)
+
+
+def _describe_storage(module: Module, storage: StoredConstants) -> dict[str, Any]:
+    """Return the manifest's entry ``storage``: the constants in the file of weights, and the CRC-32 that the file states."""
+    context = make_storage_context(module)
+    assert context is not None
+    return {**asdict(storage), "offsets": dict(storage.offsets), "crc": context.crc}
 
 
 def describe_streaming(streaming: Streaming) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class RpcContext:
 
     ``buffers``: definitions of buffers for inputs and outputs that are not in the arena. ``inputs`` and ``outputs``: names, and C
     expressions of addresses. ``sizes``: maximum of each size that varies between runs. ``shares_arena``: True if the network
-    uses an arena together with other networks of the project."""
+    uses an arena together with other networks of the project. ``has_storage``: True if a run reads constants from storage."""
 
     name: Name
     upper: Name
@@ -66,6 +66,7 @@ class RpcContext:
     outputs: tuple[tuple[Name, Code], ...]
     fingerprint: tuple[Code, ...]
     has_reset: bool
+    has_storage: bool
     sizes: tuple[int, ...]
     shares_arena: bool
     arenas: ArenaContext
@@ -93,6 +94,7 @@ def make_rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
         outputs=tuple((Name(n), _print_tensor_address(module, n)) for n in module.outputs),
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
+        has_storage=module.plan.storage is not None,
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=is_one_of_several and not module.state,
         arenas=make_arena_context(module),
