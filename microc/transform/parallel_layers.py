@@ -13,14 +13,14 @@ slice costs nothing:
 Otherwise slices would be copied, which costs more than the merged layer saves. Each channel is computed as the same sum
 as before. Layers are merged only if their weights are stored in the same form (bit-packed, or integers times a scale).
 
-TVM calls this CombineParallelConv2D and CombineParallelDense.
+TVM calls this CombineParallelConv2D and CombineParallelDense. :func:`split_layers` is the inverse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 
 import numpy as np
@@ -108,7 +108,7 @@ class _LayerMerger:
                 return None
             if len(readers) != 1 or not self.would_be_fused(value, readers[0]):
                 return tuple(nodes)
-            if not self.has_channel_constants_only(value, readers[0]):
+            if not _has_channel_constants_only(self.graph, value, readers[0]):
                 return None
             nodes.append(readers[0])
 
@@ -116,18 +116,6 @@ class _LayerMerger:
         """Test whether the pass ``fuse`` would put a reader into the kernel that computes a value."""
         has_same_size = self.types[reader.outputs[0]].size == self.types[value].size
         return registry.get(reader.op).elementwise and has_same_size
-
-    def has_channel_constants_only(self, value: str, node: Node) -> bool:
-        """Test whether all operands of a node except ``value`` are constants with one number, or with one number per
-        channel."""
-        whole, count = registry.get(node.op).whole, channel_count(self.graph, value)
-        if any(node.inputs[k] not in self.consts for k in whole):
-            return False
-        others = [name for k, name in enumerate(node.inputs) if name and name != value and k not in whole]
-        keeps_shape = node.attrs.get("axis") is None and self.types[node.outputs[0]].shape == self.types[value].shape
-        sizes = [(self.types[name].size, channel_count(self.graph, name)) for name in others]
-        are_constant = all(name in self.consts for name in node.inputs if name and name != value)
-        return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
 
     def compute_merge_key(self, branch: Branch) -> Hashable:
         """Return a key that is equal for branches that can be merged. It contains everything that must not differ
@@ -261,6 +249,19 @@ class _LayerMerger:
         return name
 
 
+def _has_channel_constants_only(graph: Graph, value: str, node: Node) -> bool:
+    """Test whether all operands of a node except ``value`` are constants with one number, or with one number per
+    channel."""
+    whole, count = registry.get(node.op).whole, channel_count(graph, value)
+    if any(node.inputs[k] not in graph.consts for k in whole):
+        return False
+    others = [name for k, name in enumerate(node.inputs) if name and name != value and k not in whole]
+    keeps_shape = node.attrs.get("axis") is None and graph.types[node.outputs[0]].shape == graph.types[value].shape
+    sizes = [(graph.types[name].size, channel_count(graph, name)) for name in others]
+    are_constant = all(name in graph.consts for name in node.inputs if name and name != value)
+    return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
+
+
 def _constants_by_operand(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
     """Return the constant data of a node's operands, None for computed operands.
 
@@ -280,6 +281,88 @@ def _weight_storage_key(weights: Array) -> Hashable:
         return smallest_bits_and_block(rows)
     levels = recover_quantised_weights(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
     return levels and (levels.block, smallest_bit_width(levels.values))
+
+
+# ---- The inverse: a layer becomes parallel layers with some of its output channels each, whose results a ``concat`` joins.
+#
+# Their weights are constants of their own, which need not be in memory together. Of a result with one row the ``concat`` is free:
+# each part is computed in its place. Other results are copied.
+
+
+def split_layers(graph: Graph, most_channels: Mapping[str, int]) -> Graph:
+    """Split layers of a fused graph by their output channels; return the graph itself if none can be split.
+
+    ``most_channels``: the most channels of a part, by the result of the layer's last node. Each channel is computed as
+    before. A layer stays whole if its parts would need more than constants per channel beside the layer's data."""
+    splitter = _LayerSplitter(graph)
+    nodes, split = [], set[int]()
+    for node in graph.nodes:
+        group = tuple(n for n in graph.nodes if n.group == node.group) if node.group else (node,)
+        step = most_channels.get(group[-1].outputs[0], 0)
+        if node is group[0] and 0 < step < channel_count(graph, group[-1].outputs[0]) and _is_separable(graph, group):
+            nodes += splitter.split_group(group, step)
+            split |= set(map(id, group))
+        elif id(node) not in split:
+            nodes.append(node)
+    return replace(graph, types=splitter.types, consts=splitter.consts).with_nodes(nodes) if split else graph
+
+
+def _is_separable(graph: Graph, group: Branch) -> bool:
+    """Test whether a group is a layer with constant weights and elementwise nodes that need constants per channel only."""
+    return sums_over_all_channels(graph, group[0]) and all(
+        registry.get(node.op).elementwise and _has_channel_constants_only(graph, before.outputs[0], node)
+        for before, node in pairwise(group)
+    )
+
+
+class _LayerSplitter:
+    """Splits groups of a fused graph; collects the types and constants of the parts."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types, self.consts, self.names = dict(graph.types), dict(graph.consts), NameSet(graph.types)
+
+    def split_group(self, group: Branch, step: int) -> list[Node]:
+        """Return the nodes that replace a group: parts with up to ``step`` channels, and the ``concat`` of their results."""
+        result = group[-1].outputs[0]
+        count, nodes, parts = channel_count(self.graph, result), list[Node](), list[str]()
+        for start in range(0, count, step):
+            renamed: dict[str, str] = {}
+            label = self.names.fresh(f"{group[0].group or result}.part")
+            for node in group:
+                inputs = [
+                    self.slice_operand(node, k, range(start, min(start + step, count))) for k in range(len(node.inputs))
+                ]
+                shape = self.graph.types[node.outputs[0]].shape
+                value = self.names.fresh(f"{node.outputs[0]}.part")
+                self.types[value] = replace(
+                    self.graph.types[node.outputs[0]], shape=(*shape[:-1], min(step, count - start))
+                )
+                nodes.append(
+                    replace(node, inputs=tuple(renamed.get(n, n) for n in inputs), outputs=(value,), group=label)
+                )
+                renamed[node.outputs[0]] = value
+            parts.append(nodes[-1].outputs[0])
+        axis = len(self.graph.types[result].shape) - 1
+        return [*nodes, Node("concat", tuple(parts), (result,), {"axis": axis}, group[0].loc)]
+
+    def slice_operand(self, node: Node, index: int, channels: range) -> str:
+        """Return the operand ``index`` of a node of a part: a constant with the numbers of ``channels``, or the operand."""
+        name = node.inputs[index]
+        count = channel_count(self.graph, node.outputs[0])
+        array = self.consts.get(name)
+        if array is None or index in registry.get(node.op).whole:
+            return name
+        if registry.product_of(node, self.graph.types) is not None and index == 1:
+            part = array[channels.start : channels.stop]
+        elif array.size == count:
+            part = array[..., channels.start : channels.stop]
+        else:
+            return name
+        sliced = self.names.fresh(f"{name}.part")
+        self.consts[sliced] = np.ascontiguousarray(part)
+        self.types[sliced] = TensorType(part.shape, part.dtype.name, layout=self.types[name].layout)
+        return sliced
 
 
 PASS = Pass("parallel_layers", join_parallel_layers, 4)

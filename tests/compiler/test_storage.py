@@ -284,10 +284,23 @@ def test_several_memories_take_buffers_that_may_hold_weights(tmp_path: Path) -> 
     assert np.array_equal(program.library()(image), microc.compile(digits.INT8)(image))
 
 
+def test_layers_are_split_where_their_weights_do_not_fit(tmp_path: Path) -> None:
+    """Along output channels: pieces of a dense layer are computed in place by one kernel, two of them in RAM at a time."""
+    data = np.random.default_rng(4).integers(-128, 128, (1, 256)).astype(np.int8)
+    expected = microc.compile(dense())(data)
+    for dma, ram in ((True, 20_000), (False, 6_000)):
+        program = microc.compile(dense(), board=board(tmp_path, dma=dma), cache=False, ram=ram)
+        assert isinstance(program, Program)
+        plan, card = stored(program)
+        assert plan.size <= ram and len(program.module.kernels) == 1 < len(program.module.calls)
+        assert card.waits > 0
+        assert np.array_equal(program.library()(data), expected)
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     """With the layer and its bytes, or the storage and its size."""
-    with pytest.raises(FitError, match=r"layer .* needs \d+ bytes of RAM, 65536 of them for the weights .* from card"):
-        microc.compile(dense(), board=board(tmp_path), cache=False, ram=20_000)
+    with pytest.raises(FitError, match=r"layer .* needs \d+ bytes of RAM, \d+ of them for the weights .* from card"):
+        microc.compile(dense(), board=board(tmp_path), cache=False, ram=1_800)
     with pytest.raises(
         FitError, match=r"storage 'card' is too small; got weights.bin of \d+ bytes, expected at most 600"
     ):

@@ -11,7 +11,8 @@ import pytest
 
 from microc.graph.ir import Graph, TensorType
 from microc.transform.canonicalise import canonicalise
-from microc.transform.parallel_layers import join_parallel_layers
+from microc.transform.fuse import fuse
+from microc.transform.parallel_layers import join_parallel_layers, split_layers
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.integer_ranges import tighten_bounds
 from tests.transform.integer_network import REQUANTIZE, IntegerNetwork
@@ -146,3 +147,37 @@ def test_other_windows_stay_apart(attrs: dict[str, Any]) -> None:
     net = Network(x=(1, 5, 5, 2))
     net.op("concat", *(net.op("mean", net.conv("x", 2, layout="NHWC", **a), axes=(1, 2)) for a in ({}, attrs)), axis=-1)
     assert untouched(net)
+
+
+def split(net: Network, result: str, step: int) -> Graph:
+    """The network with the layer that computes ``result`` in parts of ``step`` channels."""
+    return check(lambda graph, context: split_layers(fuse(graph, context), {result: step}), net.graph(), 1e-6)
+
+
+def test_a_layer_is_split_with_all_that_follows_it_by_channel() -> None:
+    """Weights, bias, multipliers and shifts are of a part's channels; what all channels share is left."""
+    net = IntegerNetwork(1, x=TensorType((1, 5, 4, 6), "int8"))
+    result = net.layer("x", net.weights(10, 3, 3, 6), padding=(1, 1, 1, 1))
+    graph = split(net, result, 4)
+    assert ops(graph) == ["conv2d", "requantize"] * 3 + ["concat"]
+    assert len({node.group for node in graph.nodes}) == 4
+    parts = [node for node in graph.nodes if node.op == "requantize"]
+    assert [graph.consts[node.inputs[1]].shape for node in parts] == [(4,), (4,), (2,)]
+    assert [graph.types[node.outputs[0]].shape for node in parts] == [(1, 5, 4, 4), (1, 5, 4, 4), (1, 5, 4, 2)]
+    floats = Network(x=(1, 8))
+    assert ops(split(floats, floats.op("relu", floats.dense("x", 7)), 6)) == ["dense", "relu"] * 2 + ["concat"]
+
+
+def test_a_part_can_be_split_again() -> None:
+    net = Network(x=(1, 8))
+    result = net.op("relu", net.dense("x", 8))
+    graph = split(net, result, 4)
+    again = check(lambda graph, _: split_layers(graph, {graph.nodes[1].outputs[0]: 3}), graph, 1e-6)
+    assert ops(again) == ["dense", "relu", "dense", "relu", "concat", "dense", "relu", "concat"]
+
+
+def test_layers_with_other_operands_stay_whole() -> None:
+    net = Network(x=(1, 8), y=(1, 6))
+    result = net.op("add", net.dense("x", 6), "y")
+    assert "concat" not in ops(split(net, result, 2))
+    assert "concat" not in ops(split(net, net.op("relu", result), 0))

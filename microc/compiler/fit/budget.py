@@ -469,6 +469,16 @@ def live_tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
     return [(count_covered_addresses(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
+def count_read_buffer_bytes(module: Module) -> list[int]:
+    """Return for each call of a planned module the bytes of the buffers of constants from storage that are alive."""
+    assert module.plan is not None
+    alive = [0] * len(module.calls)
+    for buffer in list_read_buffers(module, {name: module.plan.copies[name] for name in module.plan.stored}):
+        for step in range(buffer.first, buffer.last + 1):
+            alive[step] += buffer.size
+    return alive
+
+
 def min_flash_bytes(module: Module) -> int:
     """Return a lower bound on the bytes of flash for a module's constants and code."""
     return module.const_bytes + int(CERTAIN_CODE_SHARE * code_bytes(module))

@@ -6,8 +6,9 @@ The search tries :data:`MOVES` and then :data:`ARENA_MOVES`, in this order:
 
 1. Flash: if the network exceeds its flash limit, other optimisation goals for all kernels, or for each kernel.
 2. Graph variants that trade memory for time. They precede all moves that concern the kernels of the final graph.
-3. Measured schedules, if the options name a file of them.
-4. Arena: if the network exceeds its arena limit, smaller workspaces, layers computed row by row, or both.
+3. Layers whose weights are read from storage in pieces, if the arena has no room for all weights of a layer.
+4. Measured schedules, if the options name a file of them.
+5. Arena: if the network exceeds its arena limit, smaller workspaces, layers computed row by row, or both.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from microc.base.knapsack import LayerOption, pareto_front
 from microc.codegen.c.c_statements import has_parallel_loop
 from microc.compiler.fit.budget import (
     arena_bytes,
+    count_read_buffer_bytes,
     flash_bytes,
     live_tensor_and_workspace_bytes,
     make_flash_error,
@@ -45,6 +47,7 @@ from microc.transform.loop_blocking import (
     find_widenable_weights,
     widen_weights,
 )
+from microc.transform.parallel_layers import split_layers
 from microc.transform.pass_context import Pass
 
 Proposals = Iterator[tuple[str, Configuration]]
@@ -311,6 +314,49 @@ def propose_prewidened_weights(search: Search) -> Proposals:
             return
 
 
+# ---- Layers whose weights are read from storage in pieces, because the arena has no room for all of them.
+
+PIECES_ROUNDS = 3
+"""Maximum number of networks that are built with smaller and smaller pieces: other calls may become the largest."""
+PIECE_CHANNELS = 4
+"""Pieces of more channels have a multiple of this number: no register tile has more columns on cores without vectors."""
+MAX_PIECES = 64
+"""Maximum number of pieces of a layer. Each is a call, with a latency of its own."""
+
+
+def propose_layers_in_pieces(search: Search) -> Proposals:
+    """Propose to split layers along their output channels if the weights that they read from storage exceed the arena
+    limit."""
+    storage = search.builder.capacity.storage if search.builder.capacity is not None else None
+    for _ in range(PIECES_ROUNDS):
+        network = search.best
+        module, graph = network.module, network.configuration.graph
+        if storage is None or search.limits.fits_arena(network) or not module.plan or not module.plan.stored:
+            return
+        buffers = count_read_buffer_bytes(module)
+        needs = live_tensor_and_workspace_bytes(module)
+        limit = min(int(search.limits.arena), max(map(sum, needs)) - 1)
+        channels: dict[str, int] = {}
+        for call, (tensors, own), buffered in zip(module.calls, needs, buffers, strict=True):
+            origin = network.kernel_builder.origins.get(call.writes)
+            weights = sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored.keys())
+            if not isinstance(origin, KernelGroup) or not weights or tensors + own <= limit:
+                continue
+            result = origin.nodes[-1].outputs[0]
+            count = graph.types[result].shape[-1]
+            room = (limit - own - (tensors - buffered)) // (2 if storage.dma else 1)  # of two, one is being read
+            step = max(room * count // weights, 1, -(-count // MAX_PIECES))
+            step = -(-count // -(-count // step))  # pieces of equal size share a kernel
+            channels[result] = step if step < PIECE_CHANNELS else step // PIECE_CHANNELS * PIECE_CHANNELS
+        changed = split_layers(graph, channels)
+        if changed is graph:
+            return
+        verify(changed, infer, "pieces")
+        yield f"{len(channels)} layers in pieces", replace(network.configuration, graph=changed)
+        if search.last is not search.best:
+            return
+
+
 # ---- Measured schedules. Measured times are more reliable than estimates, so the schedules are used whatever their estimated
 # cost.
 
@@ -462,6 +508,7 @@ MOVES = (
     Move(LOOP_BLOCKING_PASS.name, propose_loop_blocking),
     Move("attention", propose_attention_blocking),
     Move(PREWIDENED_WEIGHTS_PASS.name, propose_prewidened_weights),
+    Move("pieces", propose_layers_in_pieces),
     Move("records", propose_measured_schedules, measured=True),
 )
 ARENA_MOVES = (
