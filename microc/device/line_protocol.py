@@ -175,7 +175,10 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
         Status.BAD_TENSOR: ("the model has no such tensor", ""),
         Status.BAD_RANGE: ("bytes or kernels out of range", ""),
         Status.UNBOUND: ("the tensor has no memory on the board", "bind it in the firmware before the host uses it"),
-        Status.RUN_FAILED: ("the model's run function has failed", ""),
+        Status.RUN_FAILED: (
+            "the model's run function has failed",
+            "if the network reads weights.bin, copy the file of this project to the board's storage",
+        ),
         Status.BAD_IMAGE: ("the code is not there whole", "load it again: something has overwritten it"),
         Status.BAD_TARGET: (
             "the network is of another core, ABI or format than the firmware",
