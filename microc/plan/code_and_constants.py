@@ -227,26 +227,30 @@ Reads = Mapping[str, int]
 """For each stored constant the index of the call at whose start its read begins."""
 
 
-def choose_stored_constants(module: Module, regions: Sequence[FlashMemory], storage: Storage) -> frozenset[str]:
-    """Choose the constants that are read from storage; empty if the flash regions have room for all constants.
+def list_storable_constants(module: Module) -> list[str]:
+    """List the constants that a run may read from storage.
 
-    Constants that no call reads, such as the initial contents of states, and those that external code reads at an
-    alignment of its own stay in flash."""
+    Small constants, those that no call reads, such as the initial contents of states, and those that external code reads
+    at an alignment of its own stay in flash."""
+    return [
+        name
+        for name in list_constant_uses(module)
+        if module.values[name].nbytes >= STORED_MIN_BYTES
+        and not module.values[name].alignment
+        and name not in module.starts.values()
+    ]
+
+
+def choose_stored_constants(module: Module, regions: Sequence[FlashMemory], storage: Storage) -> frozenset[str]:
+    """Choose the constants that are read from storage; empty if the flash regions have room for all constants."""
     sizes = {name: _padded_bytes(v) for name, v in module.values.items() if v.storage == "const" and v.data is not None}
     room = sum(region.size for region in regions) - sum(sizes.values())
     if room >= 0:
         return frozenset()
-    uses = list_constant_uses(module)
-    movable = {
-        name: sizes[name]
-        for name in uses
-        if module.values[name].nbytes >= STORED_MIN_BYTES
-        and not module.values[name].alignment
-        and name not in module.starts.values()
-    }
+    movable = {name: sizes[name] for name in list_storable_constants(module)}
     room = max(room + sum(movable.values()), 0)
     reading = {name: storage.read_cycles(module.values[name].nbytes) for name in movable}
-    first = {name: uses[name][0][0] for name in movable}
+    first = {name: uses[0][0] for name, uses in list_constant_uses(module).items() if name in movable}
 
     def waits(call: int, stored: Iterable[str]) -> float:
         begin = max(call - 1, 0) if storage.dma else call

@@ -233,10 +233,12 @@ class SymbolOwners:
             for name, network in zip(self._names, networks, strict=True)
             for symbol in (network.manifest.get("self_test") or {}).get("symbols", ())
         }
-        entries = ("run", "run_kernel", "reset", "self_test")
+        entries = ("check_weights", "read", "read_wait", "run", "run_kernel", "reset", "self_test")
         self._entries = {f"{name}_{entry}": name for name in self._names for entry in entries}
         folder = networks[0].folder
-        self._board = {Path(source).name for source in networks[0].board.raw["build"]["sources"]}
+        raw = networks[0].board.raw
+        sources = (*raw["build"]["sources"], *raw.get("storage", {}).get("sources", ()))
+        self._board = {Path(source).name for source in sources}
         runtime = {"rpc_model.c", *(path.name for path in (folder / "runtime" / "src").glob("*.c"))}
         self._runtime = runtime | {path.name for path in folder.glob("*.c")}
         self._foreign_part = "library" if own else "rest"

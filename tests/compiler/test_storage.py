@@ -32,7 +32,7 @@ from microc.run.session import Device
 from microc.run.verification import compare_board_with_host
 from microc.target import Board, FlashMemory, Storage
 from tests.models.test_boards import TOOLS
-from tests.support import digits
+from tests.support import corpus, digits
 from tests.support.native import WARNINGS
 
 CARD = """[storage] # at 25 MHz and two cycles a bit, and what finding a block takes
@@ -320,9 +320,33 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         load_board(path)
 
 
+EMULATED = pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
+
+
 @pytest.mark.emulator
 @pytest.mark.cross
-@pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
+@pytest.mark.parametrize("path", corpus.models("mlperf_ad_int8.tflite"), ids=lambda path: path.stem)
+@EMULATED
+def test_a_network_of_the_corpus_reads_its_weights_in_pieces(path: Path, tmp_path: Path) -> None:
+    """270 KB of weights in 64 KiB of flash and an arena of 16,000 bytes, which the first layer's weights exceed five times."""
+    program = microc.compile(path, board=board(tmp_path, 0x1_0000), cache=False, ram=16_000)
+    assert isinstance(program, Program)
+    plan, card = stored(program)
+    assert plan.size <= 16_000 and card.size > 200_000 and len(program.module.calls) > 14
+    project = microc.open_project(program.write(tmp_path / "project"))
+    microc.build(project)
+    entry = program.module.values[program.module.inputs[0]]
+    samples = [[np.random.default_rng(1).integers(-128, 128, entry.shape).astype(np.int8)]]
+    with Device(project) as device:
+        layers, difference = compare_board_with_host(device, program.library(), samples, tolerance=0)
+        result = device.run(*samples[0])
+    assert difference is None and len(layers) == len(program.module.calls)
+    assert np.array_equal(result, microc.compile(path)(*samples[0]))
+
+
+@pytest.mark.emulator
+@pytest.mark.cross
+@EMULATED
 def test_a_board_reads_its_card(tmp_path: Path) -> None:
     """Every kernel of digits agrees with this computer; a damaged card is found at boot, and its network does not run."""
     program = compiled(board(tmp_path))

@@ -44,11 +44,11 @@ stdout strtodf sun tanf tanhf truncf tzname unix vax"""
 RESERVED_WORDS = frozenset(f"{_C_KEYWORDS} {_CPP_KEYWORDS} {_MACROS}".split())
 """Words that no entity in generated C can have as its name: keywords of C and C++, and macros."""
 
-_HEADER_SUFFIXES = """arena arenas class class_name copy_begin copy_wait learn learned reset run run_kernel run_slice
-sample self_test sizes sizes_fit"""
+_HEADER_SUFFIXES = """arena arenas check_weights class class_name copy_begin copy_wait learn learned read read_wait reset run
+run_kernel run_slice sample self_test sizes sizes_fit"""
 """Suffixes that the network's header appends to the network's name. It also appends the names of inputs and outputs, which must
 therefore differ from these suffixes."""
-_EXTERNAL_SUFFIXES = "copy_begin copy_wait learn reset run run_kernel sample self_test"
+_EXTERNAL_SUFFIXES = "check_weights copy_begin copy_wait learn read read_wait reset run run_kernel sample self_test"
 """Those of :data:`_HEADER_SUFFIXES` that are suffixes of symbols with external linkage."""
 _EXPORT_TEMPLATE_NAMES = "base frame i network ready"
 """Names that templates of exports use beside the names of tensors: counters, members of an object, a variable of an example."""

@@ -504,6 +504,16 @@ def estimate_max_code_bytes(module: Module) -> int:
     return round(sum(factor * part for factor, part in zip(row, list_code_size_terms(module), strict=True)))
 
 
+STORAGE_CODE_BYTES, READ_CODE_BYTES, STORAGE_RAM_BYTES = 640, 40, 8
+"""Bytes that a network with constants in storage adds to a firmware: code that checks the file of weights and reads it, without
+reads; code of a read; variables. A Cortex-M4 takes 528 with the driver for semihosting, 24 to 36 for a read, and 4."""
+
+
+def storage_code_bytes(read_count: int) -> int:
+    """Estimate the bytes of code of a firmware whose network reads ``read_count`` constants from storage; 0 for none."""
+    return STORAGE_CODE_BYTES + READ_CODE_BYTES * read_count if read_count else 0
+
+
 def estimate_library_flash_bytes(modules: Sequence[Module]) -> int:
     """Estimate the bytes of flash of the C library functions that the networks' kernels call.
 

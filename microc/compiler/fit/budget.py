@@ -14,7 +14,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.codegen.c.resources import estimate_library_flash_bytes, estimate_max_code_bytes
+from microc.codegen.c.resources import estimate_library_flash_bytes, estimate_max_code_bytes, storage_code_bytes
 from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
@@ -26,7 +26,7 @@ from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
-from microc.plan.code_and_constants import list_read_buffers
+from microc.plan.code_and_constants import list_read_buffers, list_storable_constants
 from microc.plan.liveness import compute_lifetimes, count_covered_addresses
 from microc.plan.plan import FAST_FLASH
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
@@ -340,6 +340,8 @@ def constant_regions(
     if relocatable or (len(regions) == 1 and storage is None):
         return regions[:1]
     code = sum(map(estimate_max_code_bytes, modules)) + estimate_library_flash_bytes(modules)
+    if storage is not None:
+        code += storage_code_bytes(sum(len(list_storable_constants(module)) for module in modules))
     tests = sum(module.self_test.nbytes for module in modules if module.self_test)
     taken = [(code if r.code else 0) + (tests if r is regions[0] else 0) for r in regions]
     room = budget - sum(map(code_bytes, modules)) if storage is not None and budget else FAST_FLASH.size

@@ -13,11 +13,13 @@ from microc.base.immutable import frozen
 from microc.codegen.c.c_statements import core_count_of
 from microc.codegen.c.interface import DEFAULT_ALIGNMENT
 from microc.codegen.c.resources import (
+    STORAGE_RAM_BYTES,
     estimate_library_flash_bytes,
     estimate_max_code_bytes,
     min_and_max_flash_without_networks,
     stack_bound,
     static_ram_without_networks,
+    storage_code_bytes,
 )
 from microc.codegen.project.board_files import core1_stack_bytes
 from microc.codegen.project.firmware import shared_arena
@@ -141,6 +143,8 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
     least, most = min_and_max_flash_without_networks(board, protocol)
+    stored = [module.plan.storage for module in modules if module.plan is not None and module.plan.storage]
+    most += sum(storage_code_bytes(storage.reads) for storage in stored)
     kernels = sum(map(code_bytes, modules))
     code = least + kernels
     if region_bytes(board, "flash"):
@@ -154,7 +158,9 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
         buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=runtime_ram_bytes(board, protocol) + _ram_bytes_of_core1(modules, board),
+        runtime=runtime_ram_bytes(board, protocol)
+        + _ram_bytes_of_core1(modules, board)
+        + STORAGE_RAM_BYTES * len(stored),
         hot_code=sum(
             m.plan.code.size for m in modules if m.plan and m.plan.code and _is_hot_code_in_stack_memory(board)
         ),
