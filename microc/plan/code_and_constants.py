@@ -251,16 +251,19 @@ def choose_stored_constants(module: Module, regions: Sequence[FlashMemory], stor
     room = max(room + sum(movable.values()), 0)
     reading = {name: storage.read_cycles(module.values[name].nbytes) for name in movable}
     first = {name: uses[0][0] for name, uses in list_constant_uses(module).items() if name in movable}
+    names_by_call: dict[int, list[str]] = {}
+    for name, call in first.items():
+        names_by_call.setdefault(call, []).append(name)
 
-    def waits(call: int, stored: Iterable[str]) -> float:
-        begin = max(call - 1, 0) if storage.dma else call
-        return wait_for_reads(module, {name: begin for name in stored if first[name] == call}, storage)[call]
+    def waits(call: int, stored: Container[str]) -> float:
+        cycles = sum(reading[name] for name in names_by_call[call] if name in stored)
+        return _unhidden_cycles(module, call, cycles) if storage.dma else cycles
 
     best, least, gains = frozenset(movable), inf, reading
     for _ in range(STORED_ROUNDS):
         kept = _choose_most_gainful(gains, {name: size for name, size in movable.items() if gains[name] > 0}, room)
         stored = frozenset(movable) - kept
-        total = sum(waits(call, stored) for call in set(first.values()))
+        total = sum(waits(call, stored) for call in names_by_call)
         if total < least:
             best, least = stored, total
         gains = {
@@ -272,9 +275,10 @@ def choose_stored_constants(module: Module, regions: Sequence[FlashMemory], stor
     return best
 
 
-def _cycles_without_waits(module: Module, call: int) -> int:
-    """Return the cycles that the core computes in the call with index ``call``."""
-    return module.calls[call].cycles - module.calls[call].waits
+def _unhidden_cycles(module: Module, call: int, cycles: float) -> float:
+    """Return the cycles that a call waits for reads of ``cycles`` cycles that began in the call before, while it computed."""
+    before = module.calls[call - 1]
+    return max(cycles - (before.cycles - before.waits), 0.0) if call else cycles
 
 
 def schedule_reads(
@@ -315,7 +319,8 @@ def describe_storage(module: Module, reads: Reads, storage: Storage) -> StoredCo
 
     Constants are in the order in which a run reads them. Each begins at a block."""
     step, end, offsets = max(storage.block_bytes, 4), WEIGHTS_HEADER_BYTES, dict[str, int]()
-    for name in sorted(reads, key=lambda name: (reads[name], list(module.values).index(name))):
+    place = {name: number for number, name in enumerate(module.values)}
+    for name in sorted(reads, key=lambda name: (reads[name], place[name])):
         offsets[name] = -(-end // step) * step
         end = offsets[name] + module.values[name].nbytes
     waits = round(sum(wait_for_reads(module, reads, storage)))
@@ -335,5 +340,7 @@ def wait_for_reads(module: Module, reads: Reads, storage: Storage) -> list[float
     for name, begin in reads.items():
         first = uses[name][0][0]
         (begun_before if begin < first else begun_here)[first] += storage.read_cycles(module.values[name].nbytes)
-    hidden = [0, *(_cycles_without_waits(module, call) for call in range(len(module.calls) - 1))]
-    return [max(b - h, 0) + c for b, h, c in zip(begun_before, hidden, begun_here, strict=True)]
+    return [
+        _unhidden_cycles(module, call, ahead) + here
+        for call, (ahead, here) in enumerate(zip(begun_before, begun_here, strict=True))
+    ]

@@ -295,7 +295,7 @@ def plan_module(
         )
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
     regions = describe_constant_regions(module, flash, homes, plan.copies)
-    reads = {name: plan.copies[name] for name in stored}
+    reads = {name: plan.copies[name] for name in sorted(stored)}
     kept = describe_storage(module, reads, storage) if storage is not None else None
     planned = module.with_plan(replace(plan, io_in_arena=io_in_arena, align=align, flash=regions, storage=kept))
     if memories or flash != (FAST_FLASH,) or module.plan is not None:
