@@ -23,6 +23,7 @@ import jinja2
 from microc.base import file_access
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
+from microc.codegen.c.interface import WEIGHTS_FILE, pack_stored_constants, print_bytes_definition
 from microc.codegen.c.source import ModelContext, make_model_context, render_network
 from microc.codegen.output_files import PROJECT_MARKER
 from microc.codegen.project.additions import Frame, print_sample_definitions, sample_byte_literals, sample_frames
@@ -185,6 +186,8 @@ class PackageContext:
     manifest: Code
     frames: int
     publisher: Publisher
+    weights: Code
+    """Definition of a C array with the file of stored constants, for the example; empty if the network has none."""
     commands: tuple[Code, ...] = ()
 
 
@@ -360,6 +363,13 @@ def build_package(
             where=module.source,
             hint="fix the sizes with --input-shape, or choose an export format for C",
         )
+    weights = pack_stored_constants(module)
+    if export_format.fixed and weights:
+        raise UsageError(
+            f"format {export_format.name}: got a network that reads weights.bin, expected constants in flash",
+            where=module.source,
+            hint="choose an export format for C, or a board with more flash",
+        )
     context = _package_context(module, board, export_format, version, frames, publisher)
     sources, headers = (
         _check_inside_export(_render_format_line(text, context, export_format), export_format)
@@ -371,6 +381,8 @@ def build_package(
     files: dict[str, str | bytes] = {
         _join_folder_and_file(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
     }
+    if weights:
+        files[WEIGHTS_FILE] = weights
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in export_format.files.items():
         files[_check_inside_export(_render_format_line(path, context, export_format), export_format)] = (
@@ -476,6 +488,7 @@ def _package_context(
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
         publisher=publisher,
+        weights=Code("\n".join(print_bytes_definition("weights", pack_stored_constants(module)))),
     )
     return replace(
         context,

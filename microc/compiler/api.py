@@ -74,11 +74,9 @@ class Program(Showable):
         from microc.compiler.fit.search import board_capacity
         from microc.plan.plan import plan_in_one_arena
 
-        relocatable = "relocatable" in self.module.options
-        flash = constant_regions(
-            (self.module,), board_capacity(self.board), self.board.target.flash_wait, relocatable=relocatable
-        )
-        return plan_in_one_arena(self.module, flash)
+        relocatable, capacity = "relocatable" in self.module.options, board_capacity(self.board)
+        flash = constant_regions((self.module,), capacity, self.board.target.flash_wait, relocatable=relocatable)
+        return plan_in_one_arena(self.module, flash, None if relocatable else capacity.storage)
 
     def __repr__(self) -> str:
         return f"<Program {self._describe_signature()} for {self.board.name}>"
@@ -187,13 +185,6 @@ class Program(Showable):
 
         target = validation.as_path("a folder", folder)
         validation.as_text("a format", name)
-        if self.module.plan is not None and self.module.plan.storage is not None:
-            raise UsageError(
-                f"export: the weights of {self.module.name} are read from {self.module.plan.storage.memory}, which no export "
-                "format does",
-                where=self.module.source,
-                hint="take the project that microc compile writes, with weights.bin; or choose a board with more flash",
-            )
         frames = None if inputs is None else self._example_inputs_per_run(validation.as_arrays("inputs", inputs))
         publisher = make_publisher(author, url, license, version)
         package = build_package(self.module_in_one_arena, self.board, name, __version__, frames, publisher)

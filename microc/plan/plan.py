@@ -313,7 +313,9 @@ def _place_values_and_reads(
     return replace(plan, copies={**plan.copies, **reads})
 
 
-def plan_in_one_arena(module: Module, flash: tuple[FlashMemory, ...] = (FAST_FLASH,)) -> Module:
+def plan_in_one_arena(
+    module: Module, flash: tuple[FlashMemory, ...] = (FAST_FLASH,), storage: Storage | None = None
+) -> Module:
     """Replace a memory plan with several arenas by a plan with a single arena, for builds that can place only one
     arena.
 
@@ -322,7 +324,7 @@ def plan_in_one_arena(module: Module, flash: tuple[FlashMemory, ...] = (FAST_FLA
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
-    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash=flash)
+    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash=flash, storage=storage)
     assert planned.plan is not None
     return planned.with_plan(replace(planned.plan, code=plan.code))
 

@@ -297,6 +297,20 @@ def test_layers_are_split_where_their_weights_do_not_fit(tmp_path: Path) -> None
         assert np.array_equal(program.library()(data), expected)
 
 
+def test_an_export_contains_the_file_and_its_example_reads_it(tmp_path: Path) -> None:
+    """The example of a plain C folder prints what it prints without a card."""
+    printed = []
+    for flash in (TIGHT, ROOMY):
+        folder = tmp_path / str(flash)
+        program = compiled(board(tmp_path, flash))
+        program.export("c", folder)
+        assert (folder / "weights.bin").is_file() == (flash == TIGHT)
+        sources = sorted(map(str, folder.glob("*.c")))
+        subprocess.run(["gcc", *WARNINGS, "-o", str(folder / "sample"), *sources, "-lm"], check=True)
+        printed.append(subprocess.run([folder / "sample"], capture_output=True, check=True).stdout)
+    assert printed[0] == printed[1] != b""
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     """With the layer and its bytes, or the storage and its size."""
     with pytest.raises(FitError, match=r"layer .* needs \d+ bytes of RAM, \d+ of them for the weights .* from card"):
@@ -308,8 +322,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     program = compiled(board(tmp_path), name="one")
     with pytest.raises(UsageError, match="firmware of several networks"):
         bundle(program, compiled(board(tmp_path), name="two"))
-    with pytest.raises(UsageError, match="read from card, which no export"):
-        program.export("c", tmp_path / "export")
+    with pytest.raises(UsageError, match=r"format rust: got a network that reads weights\.bin"):
+        program.export("rust", tmp_path / "export")
     path = tmp_path / "card.toml"
     path.write_text(path.read_text().replace('name = "card"', 'name = "data"'))
     with pytest.raises(UsageError, match=r"\[storage\] name: got 'data'"):

@@ -319,6 +319,12 @@ def pack_stored_constants(module: Module) -> bytes:
     return bytes(body)
 
 
+def print_bytes_definition(name: str, content: bytes) -> list[str]:
+    """Print the C definition of the constant array ``name`` of uint8, as lines; no lines for no content."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    return print_constant_definition(Value(name, data.shape, "uint8", "const", data)) if content else []
+
+
 def make_storage_context(module: Module) -> StorageContext | None:
     """Return the template variables of a network's stored constants; None if it has none."""
     plan = _memory_plan(module)

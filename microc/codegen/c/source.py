@@ -38,6 +38,7 @@ from microc.codegen.c.interface import (
     output_classes_of,
     pack_stored_constants,
     print_attributed_declaration,
+    print_bytes_definition,
     print_constant_definition,
     print_weight_copy_calls,
 )
@@ -630,9 +631,7 @@ def render_shared_library_source(
         arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
         end=Code(end),
         probe=ProbeContext(*map(Code, probe_parts)),
-        weights_lines=tuple(
-            map(Code, print_constant_definition(_bytes_constant(WEIGHTS_ARRAY, weights)) if weights else ())
-        ),
+        weights_lines=tuple(map(Code, print_bytes_definition(WEIGHTS_ARRAY, weights))),
     )
     return render("project/shared.c.j2", context)
 
@@ -655,9 +654,3 @@ def _text_constant(name: str, text: str) -> Value:
     """
     data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
     return Value(name, data.shape, "int8", "const", data)
-
-
-def _bytes_constant(name: str, content: bytes) -> Value:
-    """Return bytes as the constant array ``name`` of uint8."""
-    data = np.frombuffer(content, dtype=np.uint8)
-    return Value(name, data.shape, "uint8", "const", data)
