@@ -280,6 +280,7 @@ def test_several_memories_take_buffers_that_may_hold_weights(tmp_path: Path) -> 
     plan, card = stored(program)
     arena = next(arena for arena in plan.arenas if arena.memory == "psram")
     assert all(arena.start <= plan.offsets[name] < arena.start + arena.size for name in card.offsets)
+    assert "uint8_t *const buffer = arenas->psram;" in str(program.files()["model.c"])
     image = np.random.default_rng(3).integers(-128, 128, (1, 8, 8, 1)).astype(np.int8)
     assert np.array_equal(program.library()(image), microc.compile(digits.INT8)(image))
 

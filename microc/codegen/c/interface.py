@@ -331,7 +331,9 @@ def make_storage_context(module: Module) -> StorageContext | None:
     if plan.storage is None:
         return None
     content = pack_stored_constants(module)
-    arena = max(list_separate_arenas(plan), key=lambda arena: arena.size, default=None)
+    # The file is checked through the arena that its constants are read into: a DMA controller need not reach the others.
+    buffers = [arena for name in plan.stored if (arena := _arena_containing(plan, plan.offsets[name])) is not None]
+    arena = max(buffers, key=lambda arena: arena.size, default=None)
     size = arena.size if arena else plan.size
     step = plan.storage.block_bytes if plan.storage.block_bytes <= size else 4
     return StorageContext(
