@@ -22,7 +22,7 @@ static int32_t call_host(uint32_t operation, void *arguments)
 /* Open weights.bin in the folder of the firmware's file, which is the first word of the command line. Returns its handle, or -1. */
 static int32_t open_weights(void)
 {
-    static char path[512] = "";
+    static char path[512];
     static const char name[] = "weights.bin";
     uint32_t line[2] = { (uint32_t)(uintptr_t)path, sizeof path - sizeof name };
     if (call_host(COMMAND_LINE, line) != 0) {
@@ -46,9 +46,15 @@ int microc_storage_read(uint32_t offset, void *to, uint32_t bytes)
         file = open_weights();
     }
     uint32_t seeking[2] = { (uint32_t)file, offset };
-    uint32_t reading[3] = { (uint32_t)file, (uint32_t)(uintptr_t)to, bytes };
+    uint32_t reading[3] = { (uint32_t)file, 0u, bytes };
+    (void)memcpy(&reading[1], &to, sizeof to); /* the address, of 32 bits on these cores */
     if (file < 0 || call_host(SEEK, seeking) != 0) {
         return -1;
     }
     return (int)call_host(READ, reading); /* the number of bytes that are missing */
+}
+
+int microc_storage_wait(void)
+{
+    return 0; /* a call of the host returns when the bytes are there */
 }

@@ -186,7 +186,9 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         if loadable:
             network_files |= render_relocatable_entry_files(modules)
         else:
-            network_files["rpc_model.c"] = render("project/rpc_model.c.j2", make_rpc_context(module, several))
+            has_driver = "sources" in board.raw.get("storage", {})
+            rpc_context = make_rpc_context(module, several, has_driver=has_driver)
+            network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context)
         if several:
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
         if module.own is not None:

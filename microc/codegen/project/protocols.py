@@ -56,7 +56,8 @@ class RpcContext:
 
     ``buffers``: definitions of buffers for inputs and outputs that are not in the arena. ``inputs`` and ``outputs``: names, and C
     expressions of addresses. ``sizes``: maximum of each size that varies between runs. ``shares_arena``: True if the network
-    uses an arena together with other networks of the project. ``has_storage``: True if a run reads constants from storage."""
+    uses an arena together with other networks of the project.
+    ``has_storage``: True if a run reads constants from storage. ``has_driver``: True if a port of the board reads it."""
 
     name: Name
     upper: Name
@@ -67,6 +68,7 @@ class RpcContext:
     fingerprint: tuple[Code, ...]
     has_reset: bool
     has_storage: bool
+    has_driver: bool
     sizes: tuple[int, ...]
     shares_arena: bool
     arenas: ArenaContext
@@ -75,11 +77,11 @@ class RpcContext:
     """C expressions of the addresses of all inputs and outputs if they are not in the arena; else empty."""
 
 
-def make_rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
+def make_rpc_context(module: Module, is_one_of_several: bool, *, has_driver: bool = False) -> RpcContext:
     """Return the template variables of a network's RPC descriptor. Tensors are in the order of the manifest.
 
     ``is_one_of_several``: True if the project has several networks. A network without state then shares an arena with the
-    others."""
+    others. ``has_driver``: True if a port of the board reads the storage of constants."""
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
@@ -95,6 +97,7 @@ def make_rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         has_storage=module.plan.storage is not None,
+        has_driver=has_driver,
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=is_one_of_several and not module.state,
         arenas=make_arena_context(module),
