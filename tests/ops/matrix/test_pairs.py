@@ -12,6 +12,7 @@ from microc.base.dtypes import Array
 from microc.compiler.lowering import kernel_selection
 from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, PairPacking, _pack_pairs_in_blocks, pack_pairs
 from microc.schedule.rules.rule import undominated_algorithms
+from microc.schedule.schedule import Schedule
 from tests.ops.compiled import Built, assert_compiled, cases_of_bytes, compiled_cases
 from tests.support.campaign import everything
 
@@ -62,11 +63,15 @@ def test_larger_blocks_for_smaller_weights() -> None:
     assert lowest.terms_per_block == 2 or lowest.moved_weights.size
 
 
+def is_of_pairs(schedule: Schedule) -> bool:
+    return schedule.rule in ("matrix pairs", "depthwise bytes")
+
+
 def test_convolutions_equal_the_reference(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All cases of the family that may be in pairs: those with an odd number of pixels and with borders included. Other cases are
-    what they are on any core, and built where everything is asked for."""
+    """All cases of the family that may be in pairs, each for one core in turn: an odd number of pixels and borders among them.
+    Other cases are what they are on any core, and built where everything is asked for."""
     monkeypatch.setattr(
         kernel_selection,
         "undominated_algorithms",
@@ -78,11 +83,12 @@ def test_convolutions_equal_the_reference(
         "cortex-m3": {"matrix pairs"},
         "rv32imc": {"matrix pairs"},
     }
-    is_chosen = (lambda number: True) if everything() else cases_of_bytes("convolution.conv2d")
-    for cpu, rules in known.items():
-        cases = compiled_cases("convolution.conv2d", cpu, is_chosen)
+    for position, (cpu, rules) in enumerate(known.items()):
+        if everything():
+            cases = compiled_cases("convolution.conv2d", cpu)
+        else:
+            is_chosen = cases_of_bytes("convolution.conv2d", position, len(known))
+            cases = compiled_cases("convolution.conv2d", cpu, is_chosen, is_of_pairs)
         assert rules <= {case.schedule.rule for case in cases.values()}
-        if not everything():
-            cases = {name: case for name, case in cases.items() if case.schedule.rule in rules}
         assert_compiled(cases, tmp_path / cpu, built=built)
     assert "runtime error" not in capfd.readouterr().err
