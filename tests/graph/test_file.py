@@ -17,6 +17,7 @@ from microc.graph.file import from_bytes, is_graph_file, to_bytes
 from microc.graph.ir import Graph, TensorType
 from microc.graph.text import to_text
 from tests.graph.graphs import diamond, graphs
+from tests.support.campaign import examples
 
 
 def members(data: bytes) -> dict[str, bytes]:
@@ -33,7 +34,7 @@ def archive_of(contents: dict[str, bytes], compression: int = zipfile.ZIP_STORED
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_round_trip(graph: Graph) -> None:
     data = to_bytes(graph)
     assert is_graph_file(data) and data == to_bytes(graph)

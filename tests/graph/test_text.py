@@ -15,6 +15,7 @@ from microc.graph.file import from_bytes, to_bytes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text import from_text, to_text
 from tests.graph.graphs import diamond, graphs
+from tests.support.campaign import examples
 
 
 def kinds(value: object) -> object:
@@ -23,7 +24,7 @@ def kinds(value: object) -> object:
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_round_trip(graph: Graph) -> None:
     text = to_text(graph)
     again = from_text(text, graph.consts, graph.state)
@@ -35,7 +36,7 @@ def test_round_trip(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_file_holds_the_same_graph(graph: Graph) -> None:
     again = from_bytes(to_bytes(graph), "m.mcg")
     assert again == graph and again is not graph

@@ -18,6 +18,7 @@ from microc.schedule.identities import intrinsic_functions
 from microc.tir.interp import compile_func
 from tests.plan.kernels import KERNELS, add
 from tests.plan.modules import Sketch
+from tests.support.campaign import examples
 from tests.support.native import build
 
 LENGTHS = (8, 24, 64)
@@ -81,7 +82,7 @@ def random_input(module: Module) -> Array:
 
 
 @given(chains())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_chains_compute_the_same_in_one_arena(module: Module) -> None:
     planned, x = plan_module(module), random_input(module)
     _, memory = in_arena(planned, x)

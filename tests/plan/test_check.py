@@ -15,6 +15,7 @@ from microc.plan.liveness import compute_lifetimes
 from microc.plan.plan import plan_module
 from microc.plan.plan_check import check_plan
 from tests.plan.modules import modules, residual
+from tests.support.campaign import examples
 
 
 def moved(module: Module, **offsets: int) -> Module:
@@ -24,7 +25,7 @@ def moved(module: Module, **offsets: int) -> Module:
 
 
 @given(modules(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_value_moved_onto_a_live_one_is_caught(module: Module, data: st.DataObject) -> None:
     planned = plan_module(module)
     assert planned.plan is not None
@@ -39,7 +40,7 @@ def test_a_value_moved_onto_a_live_one_is_caught(module: Module, data: st.DataOb
 
 
 @given(modules(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_missing_place_is_caught(module: Module, data: st.DataObject) -> None:
     plan = plan_module(module).plan
     assert plan is not None

@@ -35,6 +35,7 @@ from microc.plan.placement import (
 from microc.plan.plan import plan_module
 from microc.plan.plan_check import check_plan
 from tests.plan.modules import Sketch, modules, residual
+from tests.support.campaign import examples
 
 
 def planned(module: Module, placement: Placement) -> Module:
@@ -44,7 +45,7 @@ def planned(module: Module, placement: Placement) -> Module:
 
 
 @given(modules(), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_plans_are_correct(module: Module, io_in_arena: bool) -> None:
     plan = plan_module(module, io_in_arena=io_in_arena).plan
     assert plan is not None and plan.size >= plan.lower_bound and plan.size % 4 == 0
@@ -58,7 +59,7 @@ def test_plans_are_correct(module: Module, io_in_arena: bool) -> None:
 
 @pytest.mark.parametrize(("name", "planner"), PLANNERS, ids=[name for name, _ in PLANNERS])
 @given(module=modules(calls=14))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     placement = planner(wanted)
@@ -68,7 +69,7 @@ def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -
 
 
 @given(modules(calls=14), st.integers(0, 64))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_beam_search_finds_the_same_below_a_limit(module: Module, more: int) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     found = beam_search(wanted)
@@ -88,7 +89,7 @@ unit_sets = st.lists(
 
 
 @given(unit_sets)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
     wanted = make_demand(found)
     best = min((placement_byte_count(first_fit(wanted, order)) for order in permutations(found)), default=0)
@@ -98,7 +99,7 @@ def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
 
 
 @given(modules(calls=8), st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     whole = first_fit(wanted, wanted.units)
@@ -107,7 +108,7 @@ def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
 
 
 @given(modules(calls=8), st.integers(0, 8), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: random.Random) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     order = dice.sample(wanted.units, len(wanted.units))
@@ -129,7 +130,7 @@ def test_thousands_of_units_are_placed_as_few_are() -> None:
 
 
 @given(modules(calls=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_exact_is_correct(module: Module) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     if len(wanted.units) <= EXACT_LIMIT:

@@ -15,6 +15,7 @@ from microc.plan.plan_check import check_plan
 from microc.tir import ir
 from microc.tir.interp import compile_func
 from tests.plan.test_overlap import one_step, room_of
+from tests.support.campaign import examples
 
 SIZE = 24
 X = ir.Buffer("x", (SIZE,), "int8")
@@ -120,7 +121,7 @@ def working(func: ir.PrimFunc) -> set[int]:
 
 
 @given(programs())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_random_programs(func: ir.PrimFunc) -> None:
     good = working(func)
     room, module = room_of(func), one_step(func)

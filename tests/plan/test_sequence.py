@@ -13,6 +13,7 @@ from microc.module import Module
 from microc.plan.liveness import Overlaps
 from microc.plan.plan import OrderSearch, order_calls, plan_module, reorder_like
 from tests.plan.modules import Sketch, modules
+from tests.support.campaign import examples
 
 
 def branches() -> Module:
@@ -57,7 +58,7 @@ def test_state_is_read_before_it_is_updated() -> None:
 
 
 @given(modules(calls=7), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_orders_are_legal_and_no_worse(module: Module, io_in_arena: bool) -> None:
     ordered = ordered_calls(module, io_in_arena)
     assert set(ordered.calls) == set(module.calls)
@@ -66,7 +67,7 @@ def test_orders_are_legal_and_no_worse(module: Module, io_in_arena: bool) -> Non
 
 
 @given(modules(calls=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_best_of_all_orders(module: Module) -> None:
     search = OrderSearch(module, Overlaps(module), io_in_arena=True)
 

@@ -20,6 +20,7 @@ from microc.plan.plan import plan_in_one_arena, plan_module
 from microc.plan.plan_check import check_plan
 from microc.target import Memory, Traffic
 from tests.plan.modules import Sketch, modules, residual
+from tests.support.campaign import examples
 
 FAST, SLOW, FAR = Memory("fast", 48), Memory("slow", 96, 1), Memory("far", 400, 6, 32, cached=True)
 
@@ -61,7 +62,7 @@ def test_a_network_of_thousands_of_values_is_split() -> None:
 
 
 @given(demands, st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_split_waits_less(wanted: Demand, data: st.DataObject) -> None:
     memories = [FAST, SLOW, FAR][: data.draw(st.integers(2, 3))]
     cycles = st.integers(0, 50).map(float)
@@ -92,7 +93,7 @@ def refuse_unsound(planned: Module) -> None:
 
 
 @given(modules(calls=12), st.data(), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_plans_in_several_memories_are_correct(module: Module, data: st.DataObject, io_in_arena: bool) -> None:
     memories = (Memory("main", 200, 2), Memory("fast", 100), Memory("far", 1 << 14, 9))
     module = moved(module, data)

@@ -17,6 +17,7 @@ from microc.schedule.schedule import Schedule, replay_trace
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
 from tests.schedule.functions import matmul, outputs, padded_rows
+from tests.support.campaign import examples
 
 Steps = Callable[[Schedule], Schedule]
 
@@ -136,7 +137,7 @@ def test_the_verifier_sees_tiles_with_gaps(old: str, new: str) -> None:
     then=st.sampled_from(["", "decompose", "compute_at", "reverse_compute_at"]),
     where=st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_random_tiles_keep_the_meaning(
     factors: tuple[int, int, int], order: list[int], place: int, then: str, where: int
 ) -> None:

@@ -16,6 +16,7 @@ from microc.target import Goal, target_for
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs
+from tests.support.campaign import examples
 
 NOTES: tuple[tuple[str, int | str], ...] = (("sum_bound", 1 << 22), ("smallest_weight", -127))
 SMALL = Goal("balanced", 1e9)
@@ -45,7 +46,7 @@ def test_weights_in_tiles(order: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("scale", [0, 7, 8])
 @pytest.mark.parametrize("columns", [2, 6, 7])
 @given(rows=st.integers(1, 8), depth=st.sampled_from([32, 36, 48]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_paired_columns(columns: int, scale: int, rows: int, depth: int) -> None:
     """Odd sums that are read times 2**8 are not shifted back; sums that are read otherwise are."""
     func = matmul(rows, depth, columns, notes=NOTES, scale=scale)

@@ -20,6 +20,7 @@ from microc.tir.names import BOUND, PEEL
 from microc.tir.rewrite import walk_stmt
 from microc.tir.text import from_text, to_text
 from tests.schedule.functions import chain, matmul, outputs, padded_rows, schedule_kernel
+from tests.support.campaign import examples
 
 Steps = Callable[[Schedule], Schedule]
 
@@ -133,7 +134,7 @@ def test_refusals_teach(name: str) -> None:
     columns=st.integers(1, 7),
     cpu=st.sampled_from(["cortex-m4", "cortex-m0"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_matrix_rule_keeps_the_meaning(rows: int, depth: int, columns: int, cpu: str) -> None:
     func = matmul(rows, depth, columns)
     schedule = schedule_kernel(func, "dense", target_for(cpu))
@@ -148,7 +149,7 @@ FACTORS = st.sampled_from([1, 2, 3, 4])
         st.tuples(st.sampled_from(["split", "fuse", "swap", "unroll"]), st.integers(0, 9), FACTORS), max_size=5
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_random_steps_keep_the_meaning(steps: list[tuple[str, int, int]]) -> None:
     func = matmul(3, 4, 5)
     schedule = Schedule(func)

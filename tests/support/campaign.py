@@ -21,6 +21,13 @@ def everything() -> bool:
     return os.environ.get("MICROC_TESTS") == "all"
 
 
+def examples(count: int) -> int:
+    """Return how many examples a test of random ones draws: ``count``, or by default a third of it.
+
+    Hypothesis draws others in every run."""
+    return count if everything() else -(-count // 3)
+
+
 in_campaign = pytest.mark.skipif(not everything(), reason="only `make campaign` takes the time: MICROC_TESTS=all")
 """Mark of a long test, of which a faster one holds the most."""
 

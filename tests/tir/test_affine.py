@@ -15,13 +15,14 @@ from microc.tir.analysis.simplification import bounds_of, linear, prove, simplif
 from microc.tir.interp import execute
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const, maximum, minimum, select
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
+from tests.support.campaign import examples
 from tests.tir.strategies import INDEX_VARS, SOURCES, Overflow, data_exprs, evaluate, index_bounds, index_exprs
 
 F, X, Y, A, B, K, J = (Var(name) for name in ("f", "x", "y", "a", "b", "i", "j"))
 Bounds = dict[Var, tuple[int, int]]
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(index_exprs, index_bounds(), st.integers(0, 2**32))
 def test_value_and_bounds(expr: Expr, bounds: Bounds, seed: int) -> None:
     simple = simplify(expr, bounds)
@@ -34,7 +35,7 @@ def test_value_and_bounds(expr: Expr, bounds: Bounds, seed: int) -> None:
         assert all(reach is None or reach[0] <= value <= reach[1] for reach in reaches)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(index_exprs, index_exprs, index_bounds())
 def test_what_is_proven_holds(a: Expr, b: Expr, bounds: Bounds) -> None:
     for op in ("lt", "le", "eq"):
@@ -43,7 +44,7 @@ def test_what_is_proven_holds(a: Expr, b: Expr, bounds: Bounds) -> None:
             assert evaluate(Bin(op, a, b), values)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["int32", "int64", "uint32", "float32", "bool"]).flatmap(data_exprs), st.integers(0, 2**32))
 def test_data_keeps_its_value(expr: Expr, seed: int) -> None:
     """Data of every dtype: bit-equal results wherever the original is defined."""
@@ -299,7 +300,7 @@ def programs(draw: st.DrawFn, depth: int = 4) -> ir.Stmt:
             return ir.Block("b", (binding,), below(), below(), predicate)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs(), st.lists(st.integers(1, 5), min_size=4, max_size=4))
 def test_statements_keep_their_effect(stmt: ir.Stmt, extents: list[int]) -> None:
     body = ir.loops(list(zip(INDEX_VARS, extents, strict=True)), stmt)

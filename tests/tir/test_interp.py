@@ -15,6 +15,7 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.interp import compile_func, execute, run
 from microc.tir.ir import Bin, Const, Expr, Select, Var, const
+from tests.support.campaign import examples
 from tests.tir.strategies import SOURCES, Overflow, data_exprs, evaluate
 
 I, J = Var("i"), Var("j")  # noqa: E741
@@ -36,7 +37,7 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int32)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(SOURCES)).flatmap(data_exprs), st.integers(0, 2**32))
 def test_against_the_plain_evaluator(expr: Expr, seed: int) -> None:
     rng = np.random.default_rng(seed)

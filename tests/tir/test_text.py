@@ -10,6 +10,7 @@ from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Un, Var
 from microc.tir.text import format_expr, from_text, to_text
+from tests.support.campaign import examples
 from tests.tir.strategies import functions
 
 A = ir.Buffer("a", (4, 8), "int8", "const")
@@ -20,7 +21,7 @@ def kernel(body: ir.Stmt) -> ir.PrimFunc:
     return ir.PrimFunc("kernel", (A, OUT), body)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions())
 def test_round_trip(func: ir.PrimFunc) -> None:
     assert from_text(to_text(func)) == func

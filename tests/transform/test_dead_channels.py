@@ -19,6 +19,7 @@ from microc.transform.channel_removal import eliminate_dead_channels, fold_const
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.integer_ranges import compute_value_ranges, tighten_bounds
 from microc.transform.quantised.unary_functions import simplify_unary_functions
+from tests.support.campaign import examples
 from tests.transform.integer_network import IntegerNetwork, random_network
 from tests.transform.network import apply, check, ops, random_inputs
 
@@ -71,7 +72,7 @@ def requantized(net: IntegerNetwork, acc: str, low: int = -128) -> str:
 # ---------------------------------------------------------------- random networks
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_random_networks_keep_what_they_compute(seed: int) -> None:
     graph = random_network(seed).graph()
@@ -86,7 +87,7 @@ def run_all(graph: Graph) -> Graph:
     return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_values_lie_in_their_ranges(seed: int) -> None:
     graph = random_network(seed).graph()

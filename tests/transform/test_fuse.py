@@ -20,6 +20,7 @@ from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.transform import PASSES
 from microc.transform.fuse import MANDATORY, MAX_KERNEL_NODES, fuse
 from microc.transform.pass_context import PassContext, run_passes
+from tests.support.campaign import examples
 from tests.support.corpus import models
 from tests.transform.network import Network, check
 
@@ -228,7 +229,7 @@ def networks(draw: st.DrawFn) -> Graph:
     return net.graph(*outputs)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(networks(), st.integers(0, 2))
 def test_groups_of_any_graph(graph: Graph, level: int) -> None:
     fused = check(fuse, graph, context=PassContext(opt_level=level))

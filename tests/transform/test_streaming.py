@@ -15,6 +15,7 @@ from microc.compiler.api import Program
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
+from tests.support.campaign import examples
 from tests.support.corpus import models
 from tests.transform.streams import Sequence, compared, input_of, run_stream
 
@@ -75,13 +76,13 @@ def random_stack(seed: int, integers: bool) -> Graph:
 
 
 @given(seed=st.integers(0, 1 << 30), hop=st.sampled_from([0, 0, 1, 2, 4]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_streams_of_integers_equal_the_whole_run(seed: int, hop: int) -> None:
     check(random_stack(seed, True), hop, 0.0)
 
 
 @given(seed=st.integers(0, 1 << 30), hop=st.sampled_from([0, 0, 1, 2, 4]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_streams_of_floats_equal_the_whole_run(seed: int, hop: int) -> None:
     check(random_stack(seed, False), hop, FLOAT)
 

@@ -14,6 +14,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.ops.elementwise.scalar_functions import UNARY
 from microc.ops.quantised.quantised_arithmetic import compute_reciprocal_tables
 from microc.transform.quantised.unary_functions import simplify_unary_functions
+from tests.support.campaign import examples
 from tests.transform.network import Network, check, ops
 
 EVERY = TensorType((4, 256), "int8")
@@ -191,7 +192,7 @@ def test_a_clamp_of_a_shared_value_stays() -> None:
 # ---------------------------------------------------------------- anything
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_random_functions_keep_their_values(seed: int) -> None:
     net = Network(seed, x=EVERY)

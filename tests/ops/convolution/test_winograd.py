@@ -27,6 +27,7 @@ from microc.ops.registry import Case
 from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SIZE, SPEED, target_for
 from tests.ops.harness import evaluate
+from tests.support.campaign import examples
 
 ATTRS: dict[str, Any] = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32"}
 INPUT_STEP = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
@@ -54,7 +55,7 @@ def by_tiles(data: Array, weight: Array) -> Array:
     return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), channels=st.integers(1, 9), extreme=st.booleans())
 def test_four_times_the_direct_sums(seed: int, channels: int, extreme: bool) -> None:
     dice = np.random.default_rng(seed)
