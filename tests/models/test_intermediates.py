@@ -20,6 +20,7 @@ from microc.compiler.pipeline import compile_model
 from microc.frontend.tflite.reader import tensor_names
 from microc.run.desktop.load import build_library
 from microc.target import target_for
+from tests.support.campaign import in_turn
 from tests.support.corpus import CORPUS, cases, models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -98,8 +99,9 @@ def test_digits(cpu: str) -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("path", MLPERF, ids=lambda p: p.stem)
-@pytest.mark.parametrize("cpu", ["host", "cortex-m4"])
+@pytest.mark.parametrize(
+    ("path", "cpu"), in_turn(MLPERF, ("host", "cortex-m4")), ids=lambda part: getattr(part, "stem", part)
+)
 def test_mlperf_tiny(path: Path, cpu: str) -> None:
     """The schedules of both targets; DSP intrinsics run through their portable bodies here."""
     assert CORPUS is not None
