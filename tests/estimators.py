@@ -110,27 +110,30 @@ def _pair() -> list[tuple[str, Any]]:
     return [("linear", LogisticRegression()), ("tree", DecisionTreeClassifier(random_state=0))]
 
 
-def made(name: str) -> Any:
-    """An estimator that is not fitted."""
+def made(name: str, **parameters: int) -> Any:
+    """An estimator that is not fitted, with those of the ``parameters`` that it has."""
     if name in COMPOSED:
         return COMPOSED[name]()
     estimator = dict(all_estimators())[name]()
-    wanted = {"random_state": 0, "n_clusters": 3}
+    wanted = {"random_state": 0, "n_clusters": 3, **parameters}
     if name == "GaussianMixture":
         wanted["n_components"] = 3
     known = estimator.get_params()
     return estimator.set_params(**{key: value for key, value in wanted.items() if key in known})
 
 
-def wrong(name: str, data_set: str) -> str:
-    """How the compiled estimator's answers differ from its own, or why there is none; empty where they are equal."""
+def wrong(name: str, data_set: str, **parameters: int) -> str:
+    """How the compiled estimator's answers differ from its own, or why there is none; empty where they are equal.
+
+    ``parameters``: of the estimator, as far as it has them.
+    """
     held = getattr(datasets, f"load_{data_set}")()
     x, y = held.data.astype(np.float32), held.target
     number = name in REGRESSORS or name in TRANSFORMERS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            estimator = made(name).fit(x[::2], y[::2] + x[::2, 0] / 10 if name in REGRESSORS else y[::2])
+            estimator = made(name, **parameters).fit(x[::2], y[::2] + x[::2, 0] / 10 if name in REGRESSORS else y[::2])
         except np.linalg.LinAlgError as error:
             return f"scikit-learn: {error}"
         rows = x[1::2][:ROWS]

@@ -21,6 +21,7 @@ from microc.tir import ir
 from tests.codegen.machines import meant, often
 from tests.emulated.functions import emulated
 from tests.emulated.machines import MACHINES
+from tests.support.campaign import everything
 from tests.support.native import UNDEFINED, Calls, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
@@ -29,6 +30,13 @@ HERE = [name for name in UNITS if name not in OTHERS]
 COUNT, REACH = 24, 400
 RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in COPIED.values()}
 SCALABLE_WORDS = {word.name for word in SCALABLE if word.lanes}
+BUILDS = [
+    (name, compiler)
+    for number, (name, machine) in enumerate(MACHINES.items())
+    for position, compiler in enumerate(machine.compilers)
+    if everything() or position == number % len(machine.compilers)
+]
+"""Every machine by one of its compilers in turn, or by all of them."""
 STRIDE = 20
 """From one result in memory to the next (:func:`tests.codegen.machines.often`)."""
 
@@ -109,7 +117,7 @@ def test_instructions_compute_what_words_mean(cpu: str, compiler: str, tmp_path:
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("machine", "compiler"), [(name, c) for name, m in MACHINES.items() for c in m.compilers])
+@pytest.mark.parametrize(("machine", "compiler"), BUILDS)
 def test_instructions_of_other_machines(machine: str, compiler: str, tmp_path: Path) -> None:
     found = MACHINES[machine]
     names = [name for name in words(found.cpu) if not name.startswith(found.stops)]

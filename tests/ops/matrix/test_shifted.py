@@ -59,7 +59,7 @@ def exact(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize(("product", "zero"), in_turn(PRODUCTS, ZEROS, each=3))
+@pytest.mark.parametrize(("product", "zero"), in_turn(PRODUCTS, ZEROS, each=2))
 def test_results_are_those_of_wide_weights(
     product: tuple[str, str], zero: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
