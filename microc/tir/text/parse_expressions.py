@@ -172,6 +172,8 @@ class ExprReader:
 
     def has_wide_indices(self, *nodes: ast.expr) -> bool:
         """Test whether expressions contain int64 loop variables, and nothing but index arithmetic."""
+        if not self.wide:  # in all text that we print: a walk of every operand of a tree is quadratic in its depth
+            return False
         inside = [part for node in nodes for part in ast.walk(node)]
         has_loads = any(isinstance(part, ast.Subscript) for part in inside)
         return not has_loads and any(isinstance(part, ast.Name) and part.id in self.wide for part in inside)
