@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import microc
+from tests.site.running import run_microc
 
 ROOT = Path(__file__).resolve().parents[1]
 README, OVERVIEW, FORMATS = (
@@ -36,6 +37,9 @@ def commands(page: str) -> list[str]:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python; a command of microc in this process."""
+    if arguments[:2] == ("-m", "microc"):
+        return run_microc(folder, *arguments[2:])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, *arguments],

@@ -21,12 +21,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from microc.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?(?: needs=(\S+))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PROMPTS = {"console": "$ ", "shell": ""}
 """What a command begins with in a block of a language."""
 TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
 """Programs that pages may call beside microc and what they built."""
+
+
+def run_microc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of microc in this process, which has imported and scheduled already what many commands need."""
+    out, err = io.BytesIO(), io.BytesIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.TextIOWrapper(out, encoding="utf-8", write_through=True)),
+        contextlib.redirect_stderr(io.TextIOWrapper(err, encoding="utf-8", write_through=True)),
+    ):
+        code = main(list(words))
+        texts = [stream.getvalue().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(["microc", *words], code, *texts)
 
 
 class Runner:
@@ -78,10 +93,13 @@ class Runner:
             return
         known = {"microc": [self.python, "-m", "microc"], "python": [self.python]}
         assert words[0] in (*known, *TOOLS) or words[0].startswith("./"), f"{place}: {line}"
-        done = subprocess.run(
-            [*known.get(words[0], words[:1]), *words[1:]], cwd=self.folder, env=self._environment(), capture_output=True,
-            text=True, check=False, timeout=300,
-        )  # fmt: skip
+        if words[0] == "microc" and self.python == sys.executable:
+            done = run_microc(self.folder, *words[1:])
+        else:
+            done = subprocess.run(
+                [*known.get(words[0], words[:1]), *words[1:]], cwd=self.folder, env=self._environment(),
+                capture_output=True, text=True, check=False, timeout=300,
+            )  # fmt: skip
         assert done.returncode == 0, f"{place}: {line}\n{done.stdout}{done.stderr}"
         self.commands.append(line)
         self.said += done.stdout
