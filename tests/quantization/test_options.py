@@ -15,6 +15,7 @@ from microc.ops.meaning import evaluate
 from microc.quantization.network_structure import flatten_graph
 from tests.quantization.networks import Net, classifier, images
 from tests.quantization.recurrent import network, sequences
+from tests.support.campaign import in_turn
 from tests.support.onnx_session import session
 
 
@@ -136,8 +137,10 @@ def test_layers_that_have_no_dynamic_range() -> None:
         assert caught.value.hint
 
 
-@pytest.mark.parametrize("activations", ["int8", "uint8"])
-@pytest.mark.parametrize("ends", [("int8", "uint8"), ("uint8", "float32"), ("float32", "int8")])
+@pytest.mark.parametrize(
+    ("ends", "activations"),
+    in_turn([("int8", "uint8"), ("uint8", "float32"), ("float32", "int8")], ["int8", "uint8"]),
+)
 def test_types_of_inputs_and_outputs(activations: str, ends: tuple[str, str]) -> None:
     """They are those that are asked for; integers stand for the reals of the network with floats at its ends."""
     graph, data = classifier(), images(4)

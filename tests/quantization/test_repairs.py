@@ -12,9 +12,10 @@ from microc.quantization import decisions, network_noise, repairs
 from microc.quantization.network_structure import ChannelUnits, flatten_graph
 from tests.quantization.networks import classifier, images
 from tests.quantization.recurrent import network, sequences
+from tests.support.campaign import in_campaign
 
 
-@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("bits", [pytest.param(4, marks=in_campaign), 2])
 def test_networks_of_few_bits_are_repaired(bits: int) -> None:
     """The noise of the answers falls on other data, too."""
     graph, data, other = classifier(), images(64), images(40, seed=9)
