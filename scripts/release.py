@@ -59,7 +59,8 @@ def install(wheel: Path, folder: Path) -> Path:
     """The ``bin`` folder of a new environment with nothing but the wheel and what it depends on."""
     must(sys.executable, "-m", "venv", folder, cwd=folder.parent)
     binaries = folder / ("Scripts" if os.name == "nt" else "bin")
-    must(binaries / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    # checks import little of the dependencies: Python compiles that when it is imported
+    must(binaries / "python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=folder)
     return binaries
 
 

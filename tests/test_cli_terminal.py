@@ -22,6 +22,7 @@ import microc
 from microc.cli import main
 from microc.cli.parser import COMMANDS
 from tests.support import digits
+from tests.support.campaign import in_turn
 
 MODEL = str(digits.INT8)
 
@@ -126,8 +127,7 @@ INTERRUPTED = {
 }
 
 
-@pytest.mark.parametrize("after", [0.15, 0.5, 1.0])
-@pytest.mark.parametrize("name", INTERRUPTED)
+@pytest.mark.parametrize(("name", "after"), in_turn(list(INTERRUPTED), [1.0, 0.5, 0.15], 2))
 def test_control_c_leaves_a_line_and_nothing_else(name: str, after: float, tmp_path: Path) -> None:
     """Wherever it comes: while files are imported, compiled, written."""
     (tmp_path / "tmp").mkdir()

@@ -33,6 +33,7 @@ from microc.tir.lower import lower
 from microc.tir.rewrite import walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 from tests.support import corpus, digits
+from tests.support.campaign import in_turn
 from tests.support.native import WARNINGS
 from tests.transform.streams import Sequence
 
@@ -99,8 +100,11 @@ def hashes(module: Module, folder: Path, *flags: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("cpu", ["cortex-m33-nodsp", "cortex-m33", "cortex-m0plus", "rv32imac_zba_zbb"])
-@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("model", "cpu"),
+    in_turn(MODELS, ["cortex-m33-nodsp", "cortex-m33", "cortex-m0plus", "rv32imac_zba_zbb"], 2),
+    ids=lambda value: getattr(value, "stem", value),
+)
 def test_every_kernel_is_the_same_in_both_orders(model: Path, cpu: str, tmp_path: Path) -> None:
     """One core runs both halves, the other one's first or last: what any two cores can do lies between. A half that needs what
     the other one writes, or a workspace that both use, shows in the arena's bytes."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ from tests.support.corpus import models
 CORES, CORE = ("rv32imc", "cortex-m55"), "cortex-m0plus"
 
 
+@cache
 def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> CompiledNetwork:
     return compile_network(source, target_for(cpu), make_options(**options))
 
 
+@cache
 def ladder(cpu: str) -> list[CompiledNetwork]:
     """The network at every price of flash, all of it at one."""
     graph, target, options = made(cpu).kernel_builder.graph, target_for(cpu), make_options()

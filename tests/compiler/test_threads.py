@@ -22,6 +22,7 @@ from microc.module import Module
 from microc.schedule.rules import around_rules
 from microc.target import target_for
 from tests.support import digits
+from tests.support.campaign import in_turn
 from tests.support.native import WARNINGS
 
 MODELS = ("digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx")
@@ -45,8 +46,7 @@ def of_threads(model: str, count: int, cpu: str = "host") -> Module:
 
 
 @pytest.mark.usefixtures("every_loop")
-@pytest.mark.parametrize("target", ["host", "native"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "target"), in_turn(MODELS, ["host", "native"]))
 def test_any_number_of_threads_gives_the_same_bits(model: str, target: str) -> None:
     path = digits.INT8.parent / model
     one = microc.compile(path, target)

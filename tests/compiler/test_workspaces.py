@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support.corpus import models
 CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
 
 
+@cache
 def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> CompiledNetwork:
     return compile_network(source, target_for(cpu), make_options(**options))
 
@@ -66,7 +68,7 @@ def test_an_arena_becomes_smaller(cpu: str, limit: int) -> None:
     assert arena(small) <= limit < arena(plain)
     assert small.module.plain is not None and small.module.plain.arena == arena(plain)
     assert small.module.macs == plain.module.macs and not any(call.streamed for call in small.module.calls)
-    made_again = made(cpu, ram=limit)
+    made_again = made.__wrapped__(cpu, ram=limit)
     assert made_again.module.fingerprint == small.module.fingerprint
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,17 @@ SOURCES: Mapping[str, tuple[Path, str, dict[str, Any]]] = {
 }
 
 
+parse = functools.cache(from_text)
+"""Parser of texts, of which the dumps of a network for one core have many alike."""
+
+
+@functools.cache
+def replay(start: str, trace: str) -> tuple[str, str]:
+    """Return the texts of a function that is scheduled by a trace, and that is lowered then."""
+    scheduled = replay_trace(parse(start), trace_from_json(trace)).func
+    return to_text(scheduled), to_text(lower(scheduled))
+
+
 def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, str]:
     """The texts of the kernels' dump, by path; what is in it holds for every network."""
     made = compile_network(source, target_for(cpu), make_options(dump=folder, **options))
@@ -49,20 +61,21 @@ def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, s
     code = shared_files(made.module, "test")["model.c"]
     for path, text in texts.items():
         if path.suffix == ".tir":
-            assert to_text(from_text(text)) == text
+            assert to_text(parse(text)) == text
         elif path.name == "kernel.c":
             assert text in code
         elif path.name == "02_trace.json":
-            start, steps = from_text(texts[path.parent / "01_tir.tir"]), trace_from_json(text)
+            start = texts[path.parent / "01_tir.tir"]
             after = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("03_step_")]
-            assert len(after) == len(steps)
-            scheduled = replay_trace(start, steps).func
-            assert to_text(scheduled) == (after or [texts[path.parent / "01_tir.tir"]])[-1]
-            lowered = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("04_lower_")]
-            assert to_text(lower(scheduled)) == lowered[-1]
+            assert len(after) == len(trace_from_json(text))
+            scheduled, lowered = replay(start, text)
+            assert scheduled == (after or [start])[-1]
+            assert (
+                lowered == [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("04_lower_")][-1]
+            )
         elif path.name == "candidates.txt":
             assert text.count("): chosen\n") == 1
-    finals = [from_text(text) for path, text in texts.items() if path.name == "05_kernel.tir"]
+    finals = [parse(text) for path, text in texts.items() if path.name == "05_kernel.tir"]
     assert finals == [kernel.func for kernel in sorted(made.module.kernels, key=lambda k: _first(made.module, k.name))]
     return texts
 

@@ -89,9 +89,10 @@ def attention() -> Any:
     return proto(nodes, {"x": ["batch", "seq", width]}, constants)
 
 
-def recurrent(code: str, gates: int, batch: int | str = "batch") -> Any:
-    made = node(code, ["x", "w", "r", "b"], ["y", "last"], hidden_size=3, direction="bidirectional")
-    constants = {"w": weights(2, 3 * gates, 2), "r": weights(2, 3 * gates, 3), "b": weights(2, 6 * gates)}
+def recurrent(code: str, gates: int, batch: int | str = "batch", sides: int = 2) -> Any:
+    direction = "bidirectional" if sides == 2 else "reverse"
+    made = node(code, ["x", "w", "r", "b"], ["y", "last"], hidden_size=3, direction=direction)
+    constants = {"w": weights(sides, 3 * gates, 2), "r": weights(sides, 3 * gates, 3), "b": weights(sides, 6 * gates)}
     return proto([made], {"x": ["seq", batch, 2]}, constants, outputs=("y", "last"))
 
 
@@ -228,7 +229,7 @@ CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[dict[str, int], ...]]] = {
         {"seq": 20, "batch": 2},
         tuple({"seq": s, "batch": b} for s, b in ((1, 1), (5, 1), (20, 2))),
     ),
-    "gru": (lambda: recurrent("GRU", 3, 1), {"seq": 20}, tuple({"seq": n} for n in (1, 6, 20))),
+    "gru": (lambda: recurrent("GRU", 3, 1, sides=1), {"seq": 20}, tuple({"seq": n} for n in (1, 6, 20))),
     "image": (
         image,
         {"height": 40, "width": 36},
