@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,11 @@ from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
 from microc.tir.analysis.generalise import StructureMismatch, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import Point
+from microc.tir.analysis.size_forms import Point, list_quotients
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
-from microc.tir.symbolic import specialize
+from microc.tir.rewrite import substitute
+from microc.tir.symbolic import require_constant_sizes, specialize
 from microc.tir.verify import constant_names, verify
 
 # ---- Compile a single function of the user to a planned module with one kernel.
@@ -54,6 +54,7 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
 
     ``constants``: the data of constant parameters by name. ``threads``: the number of threads that share large loops.
     """
+    require_constant_sizes(schedule.func)
     try:
         ends = make_boundary_graph(schedule, constants)
     except ProgramError as error:
@@ -66,13 +67,20 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
                 hint=hint,
             ) from error
         raise
-    schedule = replace(schedule, func=keep_private_slices(schedule.func, f"function {schedule.func.name}"))
+    schedule = _keep_private_slices(schedule)
     schedule = vectorize_unassigned_loops(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
     choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)
     return build_function_module(
         choice.schedule, choice.func, KernelBuilder(Configuration(ends, SPEED), target, threads)
     )
+
+
+def _keep_private_slices(schedule: Schedule) -> Schedule:
+    """Return a schedule in which parallel loops, also those of the text, keep the slices of their workspaces.
+
+    Raises ScheduleError if their iterations would share a workspace."""
+    return replace(schedule, func=keep_private_slices(schedule.func, f"function {schedule.func.name}"))
 
 
 def build_function_module(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:
@@ -277,22 +285,23 @@ ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 
 
 def make_specialiser(
-    function: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
+    function: Schedule | Callable[..., Any], bounds: Mapping[str, Bound]
 ) -> Callable[[Mapping[str, int]], Any]:
     """Make a function that specialises ``function`` to given sizes, by label.
 
-    ``function``: a PrimFunc with symbolic extents, or a Python function whose parameters are the sizes. Raises
-    UsageError if its sizes differ from those in ``bounds``.
+    ``function``: the schedule of a function with symbolic extents, or a Python function whose parameters are the sizes.
+    Raises UsageError if its sizes differ from those in ``bounds``.
     """
-    if isinstance(function, ir.PrimFunc):
-        names = [scalar.name for scalar in function.scalars]
+    if isinstance(function, Schedule):
+        scheduled, start = function.func, function.start
+        names = [scalar.name for scalar in scheduled.scalars]
         if sorted(names) != sorted(bounds):
             known = ", ".join(names) or "none"
             raise UsageError(
-                f"bounds of {function.name}: got bounds for {', '.join(bounds)}, expected {known}",
+                f"bounds of {scheduled.name}: got bounds for {', '.join(bounds)}, expected {known}",
                 hint="give a bound for each size: bounds={'n': 1024}",
             )
-        return partial(specialize, function)
+        return lambda at: replace(function, func=specialize(scheduled, at), origin=specialize(start, at))
     try:
         inspect.signature(function).bind(**dict.fromkeys(bounds, 1))
     except (TypeError, ValueError) as error:
@@ -304,22 +313,32 @@ def make_specialiser(
 
 
 def compile_sized_function(
-    make_schedule: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]
+    make_schedule: ScheduleAt,
+    bounds: Mapping[str, Bound],
+    target: Target,
+    constants: Mapping[str, Any],
+    symbolic: ir.PrimFunc | None = None,
 ) -> Module:
     """Compile a user function to a planned module that works for all sizes within ``bounds``.
 
     ``make_schedule``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`.
+    ``symbolic``: the scheduled function with symbolic extents, if it is known. Its quotients are rules for numbers.
     Raises UsageError or UnsupportedError if the structure of the function differs between sizes.
     """
     schedules: dict[Point, Schedule] = {}
 
     def read_graph_at_sizes(sizes_by_label: Mapping[str, int]) -> Graph:
-        point, schedule = tuple(sizes_by_label.values()), make_schedule(sizes_by_label)
+        point, schedule = tuple(sizes_by_label.values()), _keep_private_slices(make_schedule(sizes_by_label))
         schedules[point] = schedule
         return make_boundary_graph(schedule, constants)
 
     family = read_family(make_sizes_from_bounds(bounds), read_graph_at_sizes)
     _require_sizes_of_inputs(family)
+    if symbolic is not None:
+        scalars: dict[ir.Var, ir.Expr] = {ir.Var(size.label): size.scalar for size in family.sizes}
+        quotients = (substitute(quotient, scalars) for quotient in list_quotients(symbolic))
+        fitter = family.fitter.with_extents(quotients, [family.sizes_by_scalar_name(point) for point in family.points])
+        family = replace(family, fitter=fitter)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     small = [Schedule(schedules[point].start) for point, _ in family.small]
     points = lower_with_hidden_sizes([schedules[point].func for point in family.points], lower)

@@ -226,14 +226,16 @@ def _compile_to_module(
     within them."""
     if not bounds:
         return compile_function(as_schedule(function), target, constants, threads)
-    if not isinstance(function, ir.PrimFunc) and not callable(function):
+    symbolic = as_schedule(function) if isinstance(function, Function) else None
+    if not callable(function) and (symbolic is None or not symbolic.func.scalars):
         raise UsageError(
             f"bounds: got a function of type {type(function).__name__}, which has no dynamic sizes",
             hint="leave out bounds, or give a PrimFunc with symbolic extents or a Python function of the sizes",
         )
     checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
-    make = make_specialiser(function, checked)
-    return compile_sized_function(lambda at: as_schedule(make(at)), checked, target, constants)
+    make = make_specialiser(symbolic or function, checked)
+    scheduled = None if symbolic is None else symbolic.func
+    return compile_sized_function(lambda at: as_schedule(make(at)), checked, target, constants, scheduled)
 
 
 def as_schedule(function: object) -> Schedule:

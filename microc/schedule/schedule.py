@@ -45,7 +45,6 @@ from microc.schedule.primitives.tree import (
 )
 from microc.tir import ir
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, PRIVATE
-from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text import to_text
 
 # ---- The schedule primitives by name, and the check of their arguments. A primitive is a function of a TIR function
@@ -92,6 +91,26 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "compile_with": flags.compile_with,
     }
 )
+
+SYMBOLIC_PRIMITIVES = frozenset(
+    {
+        "split",
+        "fuse",
+        "reorder",
+        "set_kind",
+        "annotate_loop",
+        "annotate_block",
+        "rename_block",
+        "compute_inline",
+        "reverse_compute_inline",
+        "cache_read",
+        "cache_write",
+        "set_scope",
+        "decompose_reduction",
+        "compile_with",
+    }
+)
+"""Names of the primitives that apply to functions of symbolic extents. The others compute regions or layouts in numbers."""
 
 
 def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
@@ -153,7 +172,6 @@ class Schedule(Showable):
     refused: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        require_constant_sizes(self.func)
         if not self.trace:
             object.__setattr__(self, "func", with_unique_names(self.func))
 
@@ -183,6 +201,13 @@ class Schedule(Showable):
             )
         frozen = tuple(freeze_argument(a) for a in args)
         check_arguments(primitive, frozen)
+        if self.func.scalars and primitive not in SYMBOLIC_PRIMITIVES:
+            names = ", ".join(scalar.name for scalar in self.func.scalars)
+            raise ScheduleError(
+                f"{primitive}: function {self.func.name} has symbolic extents; got the sizes {names}, expected constant "
+                "extents",
+                hint="give microc.build a Python function of the sizes, which schedules tir.specialize(func, sizes)",
+            )
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):

@@ -379,10 +379,10 @@ class _Verifier:
         return reach
 
     def range_of_value(self, value: ir.Expr, position: WalkPosition) -> linear_forms.Interval:
-        """Return the range of a value, using the result ranges of saturating intrinsics and the numbers of constants.
+        """Return the range of a value, using facts about dividends, result ranges of saturating intrinsics and constants.
 
         Only the verifier uses these ranges, because simplification by them would change generated code."""
-        found = position.known.range_of(value)
+        found, quotient = position.known.range_of(value), position.known.range_of_quotient(value)
         bounded: dict[ir.Expr, tuple[ir.Var, linear_forms.Interval]] = {}
 
         def name_bounded_load(subexpression: ir.Expr) -> ir.Expr:
@@ -397,7 +397,7 @@ class _Verifier:
         for var, span in bounded.values():
             known = known.with_variable(var, span)
         low, high = known.range_of(named) if bounded else found
-        return max(low, found[0]), min(high, found[1])
+        return max(low, found[0], quotient[0]), min(high, found[1], quotient[1])
 
     def find_unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:
         """Return the name of a constant that a value is loaded from and whose numbers are not checked (not in ``tables``).

@@ -40,6 +40,7 @@ STEPS: dict[str, Callable[[Schedule], Schedule]] = {
         .decompose_reduction("Y", "k")
         .vectorize("j_1")
     ),
+    "fused tails": lambda s: s.fuse("i_C", "j_C").split("i_C_j_C", (None, 7)).unroll("i_C_j_C_1"),
     "parallel tiles": lambda s: (
         s.tile("i", "j", 4, 4)
         .reorder("i_0", "j_0", "k", "i_1", "j_1")

@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc import te, tir, topi
-from microc.errors import MicrocError, ModelError, ProgramError
+from microc.errors import MicrocError, ModelError, ProgramError, ScheduleError
 
 TEXT = """\
 @T.prim_func
@@ -82,6 +82,44 @@ def test_tensor_expressions_have_their_sizes_as_scalars() -> None:
     assert np.array_equal(found, data[:, :4].sum(1) * 4)
 
 
+STEPS: dict[str, Callable[[microc.Schedule], microc.Schedule]] = {
+    "a guarded tail": lambda s: s.split("i", (None, 3)).unroll("i_1"),
+    "an outer factor": lambda s: s.split("i", (4, None)),
+    "two levels": lambda s: (
+        s.split("i_y", (None, 2, 3)).split("j_y", (2, 2)).reorder("i_y_1", "j_y_0", "i_y_2", "j_y_1")
+    ),
+    "fused": lambda s: s.fuse("i", "j").split("i_j", (None, 8)).vectorize("i_j_1"),
+    "inlined": lambda s: s.compute_inline("t").split("i_y", (None, 4)).parallel("i_y_0"),
+    "copied": lambda s: s.cache_read("t", "x", "workspace").split("i", (None, 5)).parallel("i_0"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_on_symbolic_extents(name: str) -> None:
+    """The numbers of the sizes come after the steps: tails are guarded by predicates."""
+    plain = tir.from_text(TEXT)
+    func = STEPS[name](microc.Schedule(plain)).func
+    assert tir.from_text(tir.to_text(func)) == func
+    for n in (3, 5, 9, 16):
+        x = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
+        tir.verify_func(tir.specialize(func, {"n": n}))
+        outputs = [
+            tir.execute(tir.specialize(f, {"n": n}), [x, np.zeros(((n - 1) // 2, 4), np.float32)])
+            for f in (plain, func)
+        ]
+        assert np.array_equal(outputs[0][1], outputs[1][1])
+
+
+def test_a_split_of_a_symbolic_extent_is_guarded() -> None:
+    text = tir.to_text(microc.Schedule(tir.from_text(TEXT)).split("i", (None, 8)).func)
+    assert "for i_0 in T.serial((n + 7) // 8):" in text and "T.where(i_0 * 8 + i_1 < n)" in text
+    even = TEXT.replace("for i in T.serial(n)", "for i in T.serial(n * 8)").replace(
+        "spatial(n, i)", "spatial(n * 8, i)"
+    )
+    text = tir.to_text(microc.Schedule(tir.from_text(even)).split("i", (None, 8)).func)
+    assert "for i_0 in T.serial(n):" in text and "T.where" not in text
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "said"),
     [
@@ -90,7 +128,11 @@ def test_tensor_expressions_have_their_sizes_as_scalars() -> None:
         (lambda: tir.verify_func(tir.from_text(TEXT)), ProgramError, "symbolic extents; got the sizes n"),
         (lambda: tir.run(tir.from_text(TEXT), []), ProgramError, "symbolic extents; got the sizes n"),
         (lambda: tir.lower_func(tir.from_text(TEXT)), ProgramError, "symbolic extents; got the sizes n"),
-        (lambda: microc.Schedule(tir.from_text(TEXT)), ProgramError, "symbolic extents; got the sizes n"),
+        (lambda: microc.Schedule(tir.from_text(TEXT)).compute_at("t", "j"), ScheduleError, "compute_at: function windows has"),
+        (lambda: microc.Schedule(tir.from_text(TEXT)).split("i", (8, 8)), ScheduleError, "expected a product of n at least"),
+        (lambda: microc.Schedule(tir.from_text(TEXT)).split("i", (None, None)), ScheduleError, "at most one None"),
+        (lambda: microc.Schedule(tir.from_text(TEXT)).unroll("i"), ScheduleError, "no constant extent; got n"),
+        (lambda: microc.build(microc.Schedule(tir.from_text(TEXT)).split("i", (None, 8))), ProgramError, "got the sizes n"),
         (lambda: microc.default_schedule(tir.from_text(TEXT)), ProgramError, "symbolic extents; got the sizes n"),
         (lambda: microc.build(tir.from_text(TEXT)), ProgramError, "symbolic extents; got the sizes n"),
         (lambda: topi.relu(te.placeholder((te.var("n"),), "int8", "x")), ProgramError, "operands need constant extents"),

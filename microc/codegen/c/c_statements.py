@@ -376,7 +376,8 @@ class StmtPrinter:
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            if not is_distributed(loop):  # there it was proved before the iterations were divided
+            # Proved before: iterations that were divided among cores, and those of symbolic sizes, at numbers for the sizes.
+            if not is_distributed(loop) and not self.size_bounds:
                 shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
                 if shared_workspaces:
                     raise InternalError(

@@ -603,12 +603,14 @@ class _FamilyReader:
         small = []
         for extra in range(3):
             point = tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes)
-            graph = self.graphs_at_sizes.read_graph_or_none(point)
-            if graph is None:
+            try:
+                graph = self.graphs_at_sizes.read_graph(point)
+            except MicrocError as error:
                 raise UsageError(
-                    f"the model does not support {self.graphs_at_sizes.format_sizes(point)}",
+                    f"the model does not support {self.graphs_at_sizes.format_sizes(point)}: {error.what}",
+                    where=error.where,
                     hint="give larger minima, for example --bound NAME=8:64",
-                )
+                ) from error
             self.check_shapes({name: r for name, r in extents.items() if name in ends}, graph, point)
             small.append(point)
         return tuple(sizes), tuple(small)

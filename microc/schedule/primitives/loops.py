@@ -24,6 +24,7 @@ from microc.schedule.primitives.tree import (
     outermost_blocks,
     replace_stmt,
     statements_outside_blocks,
+    symbolic_extent_of,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
@@ -31,6 +32,7 @@ from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import simplify
 from microc.tir.names import BLOCK_NOTES, DISTRIBUTED, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
+from microc.tir.text.print import format_expr
 
 # ---- Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations
 
@@ -38,31 +40,30 @@ VECTORS = (4, 8, 16, 32, 64)
 """Permitted numbers of lanes of a vectorised loop: from 128 bits of 32-bit elements to 512 bits of bytes."""
 
 
-def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
-    """Raise ScheduleError unless the factors are valid and their product covers the loop."""
+def check_split(loop: ir.For, extent: int, factors: tuple[int | None, ...]) -> None:
+    """Raise ScheduleError unless the factors are valid and their product covers the loop's ``extent``."""
     if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
         raise ScheduleError(
             f"split: wrong factors of {loop.var.name!r}; got {factors}, expected two or more positive ones, at most "
             "one None",
             hint="write split('k', (None, 4)) for an outer loop and an inner one of 4",
         )
-    extent = extent_of(loop)
-    if None not in factors and prod(f for f in factors if f is not None) < extent:
+    if None not in factors and (isinstance(extent, ir.Expr) or prod(f for f in factors if f is not None) < extent):
         raise ScheduleError(
             f"split: the factors of {loop.var.name!r} do not cover its iterations; got {factors}, expected a product of "
-            f"{extent} at least",
+            f"{format_expr(loop.extent)} at least",
             hint="let one factor be None so that it is computed",
         )
 
 
 def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.PrimFunc:
-    """Split ``loop`` into nested loops ``loop_0``, ``loop_1`` and so on. If the factors do not divide the extent,
-    the blocks inside get a guard."""
+    """Split ``loop`` into nested loops ``loop_0``, ``loop_1`` and so on. If the factors do not divide the extent, or are not
+    known to divide a symbolic one, the blocks inside get a guard."""
     old = find_loop(func.body, loop)
-    check_split(old, factors)
-    extent = extent_of(old)
+    extent = symbolic_extent_of(func, old)
+    check_split(old, extent, factors)
     product = prod(f for f in factors if f is not None)
-    sizes = [f if f is not None else -(-extent // product) for f in factors]
+    sizes = [f if f is not None else _simplify_extent((extent + (product - 1)) // product) for f in factors]
     taken = names_in(func.body)
     variables = [ir.Var(fresh_name(taken, f"{loop}_{k}")) for k in range(len(sizes))]
     index: ir.Expr = ir.const(0, "int32")
@@ -70,11 +71,16 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
         index = index * size + var
     index = simplify(index)
     body = substitute_stmt(old.body, {old.var: index})
-    if prod(sizes) != extent:
+    if _simplify_extent(prod(sizes)) != extent:
         body = _guard_statements(body, index < extent)
     for var, size in reversed(list(zip(variables, sizes, strict=True))):
-        body = ir.For(var, ir.const(size, "int32"), body, old.kind, old.annotations)
+        body = ir.For(var, ir.as_index(size), body, old.kind, old.annotations)
     return replace(func, body=replace_stmt(func.body, old, body))
+
+
+def _simplify_extent(extent: int) -> int:
+    """Return a symbolic extent simplified; a number is returned as it is."""
+    return simplify(extent) if isinstance(extent, ir.Expr) else extent
 
 
 def list_perfect_tiles(func: ir.PrimFunc, loop: str, count: int, max_innermost: int) -> tuple[tuple[int, ...], ...]:
@@ -197,7 +203,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     chain = _find_perfect_nest(func, loops)
     check_fuse(chain, loops)
     check_not_mixed_with_reduction(chain)
-    extents = [extent_of(loop) for loop in chain]
+    extents = [symbolic_extent_of(func, loop) for loop in chain]
     var = ir.Var(fresh_name(names_in(func.body), "_".join(loops)))
     values: dict[ir.Var, ir.Expr] = {}
     rest: ir.Expr = var
@@ -206,7 +212,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
         rest = rest // extent
     values[chain[0].var] = rest
     body = substitute_stmt(chain[-1].body, values)
-    fused = ir.For(var, ir.const(prod(extents), "int32"), body, chain[0].kind, chain[0].annotations)
+    fused = ir.For(var, ir.as_index(_simplify_extent(prod(extents))), body, chain[0].kind, chain[0].annotations)
     return replace(func, body=replace_stmt(func.body, chain[0], fused))
 
 

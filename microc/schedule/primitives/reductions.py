@@ -126,7 +126,9 @@ def build_initialisation_nest(
             var = ir.Var(fresh_name(used_names, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
-    predicate = _spatial_part_of_guard(reduction_block, spatial, renamed)
+    summed = {x.var for x in outer_loops} - spatial
+    guards = (e for e in ir.conjuncts(reduction_block.predicate) if not free_vars(e) & summed)
+    predicate = ir.all_of(substitute(e, renamed) for e in guards)
     body = substitute_stmt(reduction_block.init, dict(values))
     init: ir.Stmt = ir.Block(f"{reduction_block.name}_init", tuple(iters), body, None, predicate)
     for x in reversed(inner):
@@ -134,14 +136,6 @@ def build_initialisation_nest(
         assert isinstance(copy, ir.Var)
         init = ir.For(copy, x.extent, init, x.kind, x.annotations)
     return init
-
-
-def _spatial_part_of_guard(
-    block: ir.Block, spatial_vars: set[ir.Var], renamed_vars: dict[ir.Var, ir.Expr]
-) -> ir.Expr | None:
-    """Return the part of a block's guard that depends on spatial loops alone, rewritten for the copies ``renamed_vars``
-    of these loops. None if there is no such part."""
-    return ir.all_of(substitute(e, renamed_vars) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial_vars)
 
 
 # ---- blockize: the loops of a tile and the block in them become one block, whose iterators count tiles

@@ -12,7 +12,16 @@ from microc.errors import ScheduleError
 from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, is_index
-from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, substitute_stmt, walk_stmt
+from microc.tir.analysis.simplification import simplify
+from microc.tir.rewrite import (
+    BottomUpRewriter,
+    ExprMap,
+    map_stmt,
+    stmt_children,
+    substitute_stmt,
+    walk_expr,
+    walk_stmt,
+)
 from microc.tir.text.print import format_expr
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
@@ -132,9 +141,20 @@ def extent_of(loop: ir.For) -> int:
     if extent is None:
         raise ScheduleError(
             f"loop {loop.var.name!r} has no constant extent; got {format_expr(loop.extent)}",
-            hint="schedule a loop of fixed length",
+            hint="schedule a loop of fixed length, or fix sizes by tir.specialize(func, sizes)",
         )
     return extent
+
+
+def symbolic_extent_of(func: ir.PrimFunc, loop: ir.For) -> int:
+    """Return the extent of a loop: a number, or an expression over the symbolic sizes of ``func``.
+
+    Raise ScheduleError if it depends on anything else, such as data or the variable of a loop around it."""
+    variables = [x for x in walk_expr(loop.extent) if isinstance(x, (ir.Var, ir.Load, ir.Call))]
+    if not variables or not set(variables) <= set(func.scalars):
+        return extent_of(loop)
+    extent: Any = simplify(loop.extent)
+    return extent  # type: ignore[no-any-return]
 
 
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:

@@ -386,6 +386,20 @@ class Context(LinearFormDivider):
             self._reaches[id(expr)] = found
         return found[1]
 
+    def range_of_quotient(self, expr: Expr) -> Interval:
+        """Return the range of an expression whose linear form contains a quotient, derived from facts about its dividend.
+
+        ``4 * a + b`` divided by 3 has the form ``a + (a + b) // 3``, in which a fact about ``4 * a + b`` is no longer seen.
+        Unknown for other expressions."""
+        form = self._shortest_form(expr) if expr.dtype == "int32" else None
+        for atom, k in () if form is None else form.terms.items():
+            digit = self.match_quotient_or_remainder(atom)
+            if form is not None and k == 1 and digit is not None and digit[0] == "floordiv":
+                _, dividend, c = digit
+                whole = form.plus(LinearForm({atom: 1}), -1).times(c).plus(dividend)
+                return linear_forms.floordiv(self.range_of_form(whole), (c, c))
+        return linear_forms.UNKNOWN
+
     def range_of_atom(self, expr: Expr) -> Interval:
         """Return the range (lowest, highest) of an atom, derived from the ranges of its operands; for a variable, its bounds.
 

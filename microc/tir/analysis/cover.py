@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from microc.tir import ir
@@ -12,7 +13,7 @@ from microc.tir.analysis.linear_forms import Atom, Int32Overflow, LinearForm
 from microc.tir.analysis.simplification import Simplifier, conditions_below_extent, linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
-from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import free_vars, map_expr, walk_all_exprs, walk_expr, walk_stmt
 from microc.tir.text.print import format_expr
 
 # ---- Coverage: do the iterators of a block take all values of their domain in the enclosing loops?
@@ -51,9 +52,12 @@ def explain_incomplete_coverage(block: ir.Block, outer_loops_and_conditions: Seq
         bounds[loop.var] = (0, max(high - 1, 0))
         conditions += conditions_below_extent(loop.var, loop.extent)
     try:
-        return _explain_excluding_condition(block, bounds, conditions) or _CoverageProof(
-            bounds
-        ).explain_uncovered_binding(block)
+        if excluded := _explain_excluding_condition(block, bounds, conditions):
+            return excluded
+        uncovered = _CoverageProof(bounds).explain_uncovered_binding(block)
+        if uncovered and (named := _name_dividends(block, bounds)) is not None:
+            return _CoverageProof(named[1]).explain_uncovered_binding(named[0])
+        return uncovered
     except Int32Overflow:
         return "a number in the bindings does not fit int32"
 
@@ -70,6 +74,32 @@ def _explain_excluding_condition(
         if inside.simplify(condition) != simplification.TRUE:
             return f"the condition {format_expr(condition)} may exclude instances"
     return ""
+
+
+def _name_dividends(
+    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]]
+) -> tuple[ir.Block, dict[ir.Var, tuple[int, int]]] | None:
+    """Return a block whose bindings have variables in place of sums that are divided, and the bounds of all variables.
+
+    ``(a * 4 + b) // 3`` and ``(a * 4 + b) % 3``, of a fused loop that was split by 4, become digits of one variable. None
+    unless the loops in such a sum occur nowhere else, and the sum takes all values from 0."""
+    engine, names, extended = Simplifier(bounds), dict[ir.Expr, ir.Expr](), dict(bounds)
+    for x in (x for i in block.iters for x in walk_expr(i.binding)):
+        if not isinstance(x, ir.Bin) or x.op not in ("floordiv", "floormod") or x.a in names:
+            continue
+        form = engine.linear_form(x.a)
+        if len(form.terms) < 2 or form.const or not all(v.expr in bounds for v in form.terms):
+            continue
+        extents = {v: bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
+        start, length = _covered_start_and_length(form, extents)
+        if start == 0:
+            names[x.a] = name = ir.Var(f"dividend {len(names)}")
+            extended[name] = (0, length - 1)
+    iters = tuple(replace(i, binding=map_expr(i.binding, lambda x: names.get(x, x))) for i in block.iters)
+    divided = frozenset().union(*map(free_vars, names))
+    if not names or any(divided & free_vars(i.binding) for i in iters):
+        return None
+    return replace(block, iters=iters), extended
 
 
 class _CoverageProof:
@@ -188,6 +218,8 @@ def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
 
     Along one axis, or in memory order, all elements that an iteration accesses must be before the elements that the next
     iteration accesses."""
+    if ir.int_value(loop.extent) == 1:
+        return True
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
     if all(_stays_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
@@ -249,7 +281,7 @@ def _split_parallel_index(
     terms, _ = linear(simplify(index, bounds))
     step = terms.get(parallel_var, 0)
     inner = {each.var: bounds.get(each.var, (0, 0)) for each in inner_loops}
-    if any(each.var not in bounds for each in inner_loops):
+    if any(each.var not in bounds and each.var in free_vars(index) for each in inner_loops):
         return None
     parts = split_index(simplify(index - parallel_var * step, bounds), inner, bounds)
     if parts is None or parallel_var in free_vars(parts[0]):

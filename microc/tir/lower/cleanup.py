@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from microc.errors import InternalError
+from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import linear, simplify
@@ -127,9 +127,12 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
     parallel = next(
         (loop for loop in accesses_of_buffer[0].loops[:common_loop_count] if PRIVATE in dict(loop.annotations)), None
     )
-    private_loops = () if parallel is None or buffer.scope != "workspace" else (parallel,)
+    private_loops: tuple[ir.For, ...] = () if parallel is None or buffer.scope != "workspace" else (parallel,)
     if tuple(shape) == buffer.shape and not private_loops:
         return _sink_allocation(buffer, alloc.body, innermost_common_loop)
+    if any(ir.int_value(loop.extent) is None for loop in private_loops):
+        _check_slices(buffer, private_loops[0], starts, shape, accesses_of_buffer[0].loops[:common_loop_count])
+        return ir.Alloc(buffer, alloc.body)
     tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(private_loops).values()), *shape))
 
     def indices_in_tile(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
@@ -138,6 +141,24 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
 
     body = replace_buffers(alloc.body, {buffer: tile}, indices_in_tile)
     return _sink_allocation(tile, body, innermost_common_loop)
+
+
+def _check_slices(
+    buffer: ir.Buffer, parallel: ir.For, starts: list[ir.Expr], shape: list[int], loops: tuple[ir.For, ...]
+) -> None:
+    """Raise ScheduleError unless each iteration of ``parallel``, whose number is symbolic, has a slice of the buffer.
+
+    ``starts``, ``shape``: the tile that an iteration of ``loops`` accesses. A copy for each iteration would have a symbolic
+    size; slices are in the buffer as it is declared."""
+    inside = {loop.var for loop in loops[loops.index(parallel) + 1 :]}
+    for start, size in zip(starts, shape, strict=True):
+        if not free_vars(start) & inside and linear(start)[0].get(parallel.var, 0) >= size:
+            return
+    raise ScheduleError(
+        f"the iterations of parallel loop {parallel.var.name!r}, whose extent is symbolic, would share the workspace "
+        f"{buffer.name!r}",
+        hint="let each iteration write a slice of the workspace, or leave the loop serial",
+    )
 
 
 def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | None) -> ir.Stmt:

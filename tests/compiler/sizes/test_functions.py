@@ -68,6 +68,51 @@ def test_steps_at_all_sizes() -> None:
         microc.build(scheduled, bounds={"n": 32, "m": 32})
 
 
+def test_splits_of_symbolic_extents_run_guarded_tails() -> None:
+    schedule = microc.Schedule(product()).split("i", (None, 4)).split("j", (None, 8)).split("depth", (2, None))
+    schedule = schedule.reorder("i_0", "j_0", "depth_0", "depth_1", "i_1", "j_1").unroll("i_1").parallel("i_0")
+    library = microc.build(schedule.decompose_reduction("acc", "depth_0"), bounds={"n": 20, "m": (1, 20), "k": 20})
+    for n, m, k in ((1, 1, 1), (4, 8, 9), (5, 7, 20), (20, 20, 2)):
+        a, b = bytes_of(n, k), bytes_of(m, k)
+        assert np.array_equal(library(a, b), a.astype(np.int32) @ b.T.astype(np.int32))
+
+
+def test_tails_that_the_text_guards() -> None:
+    library = microc.build(
+        tir.from_text("""
+@T.prim_func
+def twice(x: T.Buffer((n,), "int32"), y: T.Buffer((n,), "int32"), n: T.int32):
+    for i in T.serial(n // 4):
+        for j in T.serial(4):
+            y[i * 4 + j] = x[i * 4 + j] * 2
+    for i in T.serial(n % 4):
+        y[n // 4 * 4 + i] = x[n // 4 * 4 + i] * 2
+"""),
+        bounds={"n": 30},
+    )
+    for n in (5, 8, 29, 30):  # loops without iterations are not verified, so that the smallest size is 5
+        assert np.array_equal(library(np.arange(n, dtype=np.int32)), np.arange(n) * 2)
+
+
+def test_parallel_loops_keep_slices_of_workspaces() -> None:
+    func = tir.from_text("""
+@T.prim_func
+def centre(a: T.Buffer((n, m), "int32"), c: T.Buffer((n, m), "int32"), n: T.int32, m: T.int32):
+    b = T.alloc_buffer((n, m), "int32")
+    for i in T.parallel(n):
+        for j in range(m):
+            b[i, j] = a[i, j] * 2
+        for j in range(m):
+            c[i, j] = b[i, j] - b[i, 0]
+""")
+    library = microc.build(func, bounds={"n": 20, "m": 20})
+    for n, m in ((1, 1), (7, 3), (20, 20)):
+        a = bytes_of(n, m).astype(np.int32)
+        assert np.array_equal(library(a), 2 * (a - a[:, :1]))
+    with pytest.raises(MicrocError, match="would share the workspace 'b'"):
+        microc.build(tir.from_text(tir.to_text(func).replace("b[i, ", "b[0, ")), bounds={"n": 20, "m": 20})
+
+
 def test_constants_are_packed_by_the_steps() -> None:
     def dense(n: int) -> microc.Schedule:
         x, w, k = te.placeholder((n, 16), "int8", "x"), te.placeholder((12, 16), "int8", "w"), te.reduce_axis(16, "k")
