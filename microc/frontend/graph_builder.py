@@ -93,7 +93,13 @@ class GraphBuilder:
         return self.types[value].shape
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32", quant: Quant | None = None) -> str:
-        """Add an input of the network; return its name, which is made unique from ``name``."""
+        """Add an input of the network; return its name, which is made unique from ``name``.
+
+        Raise UsageError for an unknown dtype, or a shape that is no sequence of integers."""
+        if not isinstance(shape, Sequence) or not all(isinstance(extent, int | np.integer) for extent in shape):
+            raise UsageError(f"input {name!r}: got shape {shape!r}, expected a tuple of integers such as (1, 64)")
+        if not dtypes.is_valid(dtype):
+            raise UsageError(f"input {name!r}: unknown dtype; got {dtype!r}, expected one such as float32 or int8")
         name = fresh_name(self.types, name)
         check_shape(shape, dtype, f"{self.where} input {name!r}")
         self.types[name] = TensorType(tuple(shape), dtype, quant)
@@ -148,13 +154,8 @@ class GraphBuilder:
             raise UsageError(
                 f"there is no operator {op!r}", hint=known_names_hint(op, registry.registry(), "operators")
             )
-        for value in inputs:
-            if value and value not in self.types:
-                latest = ", ".join(list(self.types)[-8:]) or "none"
-                raise UsageError(
-                    f"{op}: operand {value!r} is no value of the graph",
-                    hint=f"use a value that is defined before; the latest are {latest}",
-                )
+        for value in filter(None, inputs):
+            self._check_value(f"{op}: operand", value)
         self.at(len(self._nodes), name)
         names = self.emit_all(op, inputs, attrs)
         if len(names) != 1:
@@ -163,6 +164,15 @@ class GraphBuilder:
                 hint=f"write {', '.join(names)} = net.emit_all({op!r}, inputs, attributes)",
             )
         return names[0]
+
+    def _check_value(self, role: str, value: object) -> None:
+        """Raise UsageError unless ``value`` is the name of a value. ``role``: what the value is for, in the message."""
+        if value not in self.types:
+            latest = ", ".join(list(self.types)[-8:]) or "none"
+            raise UsageError(
+                f"{role} {value!r} is no value of the graph",
+                hint=f"use a value that is defined before; the latest are {latest}",
+            )
 
     def scalar(self, number: float) -> str:
         """Add a float32 constant of shape (); return its name."""
@@ -203,6 +213,7 @@ class GraphBuilder:
         """Return the finished graph, named ``name``. ``outputs`` maps names of outputs to names of values."""
         names: dict[str, str] = {}
         for label, value in outputs.items():
+            self._check_value(f"{name}: output {label}", value)
             names[label] = fresh_name({*self.types, *names.values()}, label)
             self.types[names[label]] = self.types[value]
             attrs: Mapping[str, Attr] = {"shape": self.shape(value)}

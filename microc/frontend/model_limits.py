@@ -74,6 +74,8 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
     except ModelError as error:
         refusal = UnsupportedError if _accepts_other_dtypes(op, attrs, types) else type(error)
         raise refusal(error.what, where=where, hint=error.hint) from error
+    except IndexError as error:
+        raise ModelError(f"{op}: operands are missing; got {len(types)}", where=where) from error
     except (ArithmeticError, ValueError) as error:
         raise ModelError(f"{op}: the shapes or attributes do not fit together: {error}", where=where) from error
     for type_ in result_types:

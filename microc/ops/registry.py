@@ -358,6 +358,11 @@ class OpDef:
         name of the function. Symbolic extents follow from the shapes of the operands. ``tolerance``: bound of the
         difference of floats from the interpreter of TIR, for the test case of the operator. Raises ProgramError for an invalid
         function."""
+        if not isinstance(func, PrimFunc):
+            raise ProgramError(
+                f"OpDef.from_prim_func: got {type(func).__name__}, expected a PrimFunc",
+                hint="give the function of a schedule: schedule.func",
+            )
         stored = buffers_written(func.body)
         operands = tuple(param for param in func.params if param not in stored)
         results = tuple(param for param in func.params if param in stored)

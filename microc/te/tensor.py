@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,9 @@ def var(name: str) -> Var:
 
 
 def placeholder(shape: Sequence[int | Expr], dtype: str, name: str) -> Tensor:
-    """Return a placeholder: an input tensor of a function."""
+    """Return a placeholder: an input tensor of a function. ProgramError for an unknown dtype or a wrong shape."""
+    if not dtypes.is_valid(dtype):
+        raise ProgramError(f"{name}: unknown dtype; got {dtype!r}", hint="name one, such as float32, int8 or uint16")
     return Tensor(name, _convert_extents(name, shape), dtype)
 
 
@@ -135,8 +138,14 @@ def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
     return ReduceAxis(Var(name), *_convert_extents(name, (extent,)))
 
 
-def _convert_extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
-    return tuple(convert_extent(extent, name) for extent in shape)
+def _convert_extents(name: str, shape: object) -> tuple[int, ...]:
+    """Convert a shape to extents. ProgramError if it is no sequence, or if an extent is negative or no extent."""
+    if not isinstance(shape, Iterable):
+        raise ProgramError(f"{name}: the shape is no tuple of extents; got {shape!r}", hint="write (8,) for one axis")
+    extents = tuple(convert_extent(extent, name) for extent in shape)
+    if negative := [extent for extent in extents if isinstance(extent, int) and extent < 0]:
+        raise ProgramError(f"{name}: an extent is negative; got {negative[0]}, expected 0 at least")
+    return extents
 
 
 def compute(
@@ -146,14 +155,30 @@ def compute(
     axes: tuple[str, ...] | None = None,
     notes: tuple[tuple[str, int | str], ...] = (),
 ) -> Tensor:
-    """Return the tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``.
+    """Return the tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``. ProgramError if ``f`` returns no expression.
 
     ``axes``: names of the loop variables. ``notes``: annotations of the tensor's block, which schedules read as hints.
     """
-    names = axes or tuple(f"i{k}" for k in range(len(shape)))
-    variables = tuple(Var(axis) for axis in names)
+    extents = _convert_extents(name, shape)
+    variables = tuple(Var(axis) for axis in axes or (f"i{k}" for k in range(len(extents))))
+    try:
+        inspect.signature(f).bind(*variables)
+        arity_fault = "" if len(variables) == len(extents) else f"{len(variables)} names of axes"
+    except TypeError as error:
+        arity_fault = f"a function of other parameters: {error}"
+    except ValueError:  # a builtin function without signature
+        arity_fault = ""
+    if arity_fault:
+        raise ProgramError(
+            f"{name}: the expression does not take one index for each axis; got {arity_fault}, expected {len(extents)}",
+            hint="write te.compute((n, m), lambda i, j: ...)",
+        )
     body = f(*variables)
-    return Tensor(name, _convert_extents(name, shape), body.dtype, ComputeDef(variables, body, notes))
+    if not isinstance(body, Expr):
+        raise ProgramError(
+            f"{name}: an element is no expression; got {body!r}", hint='write a constant as tir.ir.const(1, "float32")'
+        )
+    return Tensor(name, extents, body.dtype, ComputeDef(variables, body, notes))
 
 
 def extern(

@@ -313,13 +313,21 @@ def _int32_literal(value: int) -> Const:
 
 
 def const(value: int | float | bool, dtype: str) -> Const:
-    """Return a literal of ``dtype``. Floats are rounded to the dtype. ProgramError if an integer does not fit."""
+    """Return a literal of ``dtype``. Floats are rounded to the dtype.
+
+    ProgramError if an integer does not fit, or if ``value`` is no number."""
     if type(value) is int and dtype == "int32" and -(1 << 31) <= value < 1 << 31:
         return _int32_literal(value)
-    if dtypes.is_float(dtype):
-        return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
+    try:
+        if dtypes.is_float(dtype):
+            return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
+        number = int(value)
+    except (TypeError, ValueError) as error:
+        raise ProgramError(
+            f"an operand is neither an expression nor a number; got {value!r}",
+            hint="write axis.var for a reduction axis, and tensor[i, j] for an element of a tensor",
+        ) from error
     low, high = dtypes.int_range(dtype)
-    number = int(value)
     if number != value or not low <= number <= high:
         raise ProgramError(f"{value} does not fit {dtype}; expected an integer from {low} to {high}")
     return Const(number, dtype)

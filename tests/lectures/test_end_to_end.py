@@ -15,7 +15,7 @@ class MyModule:
     @T.prim_func
     def linear(x: T.handle, w: T.handle, b: T.handle, z: T.handle):
         T.func_attr({"tir.noalias": True})
-        n, m = T.int64(), T.int64()
+        n, m, k = T.int64(), T.int64(), T.int64()
         X = T.match_buffer(x, (1, m), "float32")
         W = T.match_buffer(w, (n, m), "float32")
         B = T.match_buffer(b, (n,), "float32")
@@ -85,3 +85,20 @@ def f(x: T.Buffer((n * 2,), "int32"), y: T.Buffer((1,), "int32"), n: T.int32):
 """)
     with pytest.raises(ProgramError, match="do not give the sizes n"):
         OpDef.from_prim_func(unsolved)
+    with pytest.raises(ProgramError, match=r"got Schedule, expected a PrimFunc(.|\n)*schedule\.func"):
+        OpDef.from_prim_func(microc.Schedule(func))  # type: ignore[arg-type]
+
+
+def test_a_graph_refuses_what_it_does_not_know() -> None:
+    net = microc.GraphBuilder()
+    x = net.input("x", (1, 16))
+    with pytest.raises(UsageError, match="graph: output y 'z' is no value of the graph"):
+        net.graph("graph", {"y": "z"})
+    with pytest.raises(UsageError, match=r"got shape 16, expected a tuple of integers"):
+        net.input("y", 16)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="unknown dtype; got 'float33'"):
+        net.input("y", (16,), "float33")
+    with pytest.raises(ModelError, match="relu: operands are missing; got 0"):
+        net.op("relu")
+    with pytest.raises(ModelError, match="dense: operands are missing; got 1"):
+        net.op("dense", x)

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from microc import te
+from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
 
@@ -37,3 +42,25 @@ def test_reads_are_told_from_the_outside_in() -> None:
     gathered = te.compute((8,), lambda i: data[index[i]] + data[i], "gathered", ("i",))
     assert isinstance(gathered.definition, te.ComputeDef)
     assert [read.tensor.name for read in te.tensor_reads(gathered.definition.body)] == ["data", "index", "data"]
+
+
+A, K = te.placeholder((8, 4), "float32", "A"), te.reduce_axis(4, "k")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: te.compute((8, 4), lambda i: A[i, 0], "c"), "one index for each axis; got a function of other parameters"),
+        (lambda: te.compute((8, 4), lambda i: A[i, 0], "c", ("i",)), "got 1 names of axes, expected 2"),
+        (lambda: te.compute((8,), lambda i: 1.5, "c"), "an element is no expression; got 1.5"),  # type: ignore[arg-type, return-value]
+        (lambda: te.compute((8,), lambda i: te.sum_reduce(A[i, K], K), "c"), "write axis.var"),  # type: ignore[index]
+        (lambda: te.compute((8,), lambda i: A[i, 0] + A, "c"), "neither an expression nor a number"),  # type: ignore[operator]
+        (lambda: te.placeholder(8, "float32", "x"), "no tuple of extents; got 8"),  # type: ignore[arg-type]
+        (lambda: te.placeholder((4, -1), "float32", "x"), "an extent is negative; got -1"),
+        (lambda: te.placeholder((4,), "float33", "x"), "unknown dtype; got 'float33'"),
+    ],
+)  # fmt: skip
+def test_wrong_expressions_are_refused(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        wrong()
+    assert said in str(caught.value)

@@ -9,6 +9,7 @@ from microc.errors import ModelError, ProgramError
 
 MODULE = '''
 import tvm
+import numpy as np
 from tvm.script import tir as T
 
 N = 4
@@ -19,7 +20,7 @@ class MyModule:
 
     @T.prim_func
     def mm_relu(A: T.Buffer((N, 4), "float32"), B: T.Buffer[(4, 4), "float32"], C: T.Buffer((4, 4))):
-        T.func_attr({"global_symbol": "mm_relu", "tir.noalias": True})
+        T.func_attr({"global_symbol": "mm_relu", "tir.noalias": T.bool(True)})
         Y = T.alloc_buffer((4, 4), dtype="float32")
         with T.block("root"):
             T.reads()
@@ -81,6 +82,8 @@ def body_of(lines: str, buffers: str = 'x: T.Buffer((8,), "int32"), f: T.Buffer(
         ('f[0] = T.reinterpret("float32", x[0])', 'f[0] = T.call("reinterpret", x[0], dtype="float32")'),
         ("T.evaluate(0)\nx[0] = 1", "x[0] = 1"),
         ("two = x[0] * 2\nx[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
+        ("f[0] = x[0].astype('float32')", 'f[0] = T.Cast("float32", x[0])'),
+        ("with T.LetStmt(x[0] * 2) as two:\n    x[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
         ("if T.likely(x[0] > 0):\n    x[0] -= 1", "if x[0] > 0:\n        x[0] = x[0] - 1"),
         ("for i in T.serial(1, 8):\n    x[i] = x[i - 1]", "for i in T.serial(7):\n        x[i + 1] = x[i + 1 - 1]"),
         ("for i in range(T.int64(8)):\n    x[i] = 0", "for i in T.serial(8):\n        x[i] = 0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from microc.errors import ModelError
 from microc.tir import ir
@@ -25,6 +25,8 @@ from microc.tir.text.print import unescape_keyword
 # is never executed.
 
 _MODULE_DECORATORS = ("I.ir_module", "ir_module", "tvm.script.ir_module", "tvm.script.ir.ir_module")
+_SKIPPED_IMPORTS = ("tvm", "numpy", "__future__")
+"""Packages whose imports lectures write before a module. Nothing is imported; a use of ``np`` is refused where it stands."""
 _FUNCTION_DECORATORS = ("T.prim_func", "T.prim_func()", "T.prim_func(private=True)", "tvm.script.tir.prim_func")
 
 
@@ -45,7 +47,8 @@ def from_text(text: str) -> ir.PrimFunc:
 def module_from_text(text: str) -> IRModule:
     """Parse the text of several functions, which follow each other or are in a class decorated with ``@I.ir_module``.
 
-    Imports of ``tvm`` are skipped. ``N = 128`` outside of the functions is a constant that shapes and expressions may use."""
+    Imports of ``tvm`` and ``numpy`` are skipped.
+    ``N = 128`` outside of the functions is a constant that shapes and expressions may use."""
     try:
         module = ast.parse(textwrap.dedent(text))
     except SyntaxError as fault:
@@ -79,9 +82,9 @@ def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ir.Const])
                 functions += _read_definitions(node.body, constants)
             case ast.Assign([ast.Name(name)], value):
                 constants[name] = ExprReader(constants).read_literal(value, "int32")
-            case ast.Import(names) if all(alias.name.split(".")[0] == "tvm" for alias in names):
+            case ast.Import(names) if all(alias.name.split(".")[0] in _SKIPPED_IMPORTS for alias in names):
                 continue
-            case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "tvm":
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in _SKIPPED_IMPORTS:
                 continue
             case ast.Expr(ast.Constant(str())) | ast.Pass():
                 continue
@@ -131,7 +134,10 @@ class _FunctionReader:
                 )
         params = tuple(buffer for buffer in self.params.values() if buffer is not None)
         suite = self.scope.read_suite(body)
-        return ir.PrimFunc(unescape_keyword(node.name), params, suite, self.annotations, tuple(self.scalars))
+        # Lectures declare sizes in the body that nothing uses; no shape of an argument could give them.
+        used = {arg.arg for arg in node.args.args}.union(_names_read(node))
+        scalars = tuple(size for size in self.scalars if size.name in set(map(unescape_keyword, used)))
+        return ir.PrimFunc(unescape_keyword(node.name), params, suite, self.annotations, scalars)
 
     def read_parameters(self) -> None:
         a = self.node.args
@@ -207,6 +213,19 @@ class _FunctionReader:
         self.scope = self.scope.with_declared(buffer)
 
 
+def _names_read(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a syntax tree reads, except those of loop variables inside their loops."""
+    if isinstance(node, ast.For):
+        own = {x.id for x in ast.walk(node.target) if isinstance(x, ast.Name)}
+        yield from _names_read(node.iter)
+        yield from (name for stmt in node.body for name in _names_read(stmt) if name not in own)
+    elif isinstance(node, ast.Name):
+        yield from [node.id] if isinstance(node.ctx, ast.Load) else []
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _names_read(child)
+
+
 def _is_handle(annotation: ast.expr) -> bool:
     """Test whether a parameter is a ``T.handle``, whose buffer ``T.match_buffer`` declares."""
     return ast.unparse(annotation) == "T.handle"
@@ -214,7 +233,7 @@ def _is_handle(annotation: ast.expr) -> bool:
 
 def _read_size_dtype(node: ast.expr) -> str:
     """Return the dtype of a symbolic size, ``T.int32()`` or ``T.var("int32")``; an empty string for any other value."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("T.int32", "T.int64", "T.var"):
         return ""
     parts = CallParts(node)
     if parts.name == "var":

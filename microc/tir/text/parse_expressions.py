@@ -217,6 +217,8 @@ class ExprReader:
                 return result
             case ast.Subscript():
                 return ir.Load(*self.read_element(node))
+            case ast.Call(ast.Attribute(value, "astype"), [dtype], []):
+                return self.read_cast(read_dtype_name(dtype), value)
             case ast.Call():
                 return self.read_call(CallParts(node))
             case _:

@@ -51,7 +51,7 @@ def _read_annotations(node: ast.expr) -> Annotations:
         match value:
             case ast.Constant(str(text)):
                 pairs.append((read_string_literal(key), text))
-            case ast.Constant(bool(flag)):
+            case ast.Constant(bool(flag)) | ast.Call(ast.Attribute(ast.Name("T"), "bool"), [ast.Constant(bool(flag))]):
                 pairs.append((read_string_literal(key), int(flag)))
             case _:
                 pairs.append((read_string_literal(key), read_integer_literal(value)))
@@ -209,6 +209,12 @@ class NameScope(ExprReader):
             case ast.If(test, body, orelse):
                 otherwise = self.read_suite(orelse) if orelse else None
                 return ir.If(self.read_condition(test), self.read_suite(body), otherwise)
+            case ast.With([ast.withitem(ast.Call(args=[value]) as context, ast.Name(name))], body) if (
+                CallParts(context).name == "LetStmt"
+            ):
+                bound = self.read_expr(value)
+                var = ir.Var(unescape_keyword(name), bound.dtype)
+                return ir.Let(var, bound, self.with_declared(var).read_suite(body))
             case ast.With([ast.withitem(context, None)], body):
                 return self.read_with_statement(CallParts(context), body)
             case ast.Expr(value):
