@@ -102,3 +102,35 @@ def centre(A: T.Buffer((8, 4), "int32"), C: T.Buffer((8, 4), "int32")):
     shared = tir.from_text(tir.to_text(func).replace("B[i, ", "B[0, "))
     with pytest.raises(microc.errors.ScheduleError, match="share the workspace 'B'"):
         microc.build(shared)
+
+
+def test_consumers_stay_behind_what_they_read() -> None:
+    """Both computed wrong numbers: parts of rows that no iteration completes, and an operand that comes later."""
+    func = tir.from_text("""
+@T.prim_func
+def f(A: T.Buffer((30, 20), "float32"), B: T.Buffer((30, 20), "float32"), C: T.Buffer((30, 20), "float32")):
+    D = T.alloc_buffer((30, 20))
+    E = T.alloc_buffer((30, 20))
+    for i, j in T.grid(30, 20):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = A[vi, vj] * 2.0
+    for i, j in T.grid(30, 20):
+        with T.block("E"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = B[vi, vj] + 1.0
+    for i, j in T.grid(30, 20):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = D[vi, vj] + E[vi, vj]
+""")
+    with pytest.raises(microc.errors.ScheduleError, match="also reads what block 'E' computes behind loop 'i'"):
+        Schedule(func).reverse_compute_at("C", "i")
+    fused = Schedule(func).compute_inline("E").fuse("i", "j")
+    for factor in (50, 64):
+        with pytest.raises(microc.errors.ScheduleError, match="writes elements of 'D' with gaps"):
+            fused.split("i_j", (None, factor)).reverse_compute_at("C", "i_j_0")
+    a, b = np.random.default_rng(3).normal(size=(2, 30, 20)).astype(np.float32)
+    c = np.empty((30, 20), np.float32)
+    tir.run(fused.split("i_j", (None, 60)).reverse_compute_at("C", "i_j_0").func, [a, b, c])
+    np.testing.assert_allclose(c, a * 2 + b + 1, rtol=1e-6, atol=1e-6)

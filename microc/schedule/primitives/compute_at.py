@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import dropwhile, takewhile
+from math import prod
 
 from microc.errors import ScheduleError
 from microc.schedule.primitives.tree import (
@@ -19,7 +21,8 @@ from microc.schedule.primitives.tree import (
     replace_stmt,
 )
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read
+from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.cover import takes_all_values
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
@@ -202,6 +205,15 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             "be computed after it",
             hint=f"choose a loop outside of block {readers[0]!r}",
         )
+    around = {id(b) for b in (*inside, consumer)}
+    behind = dropwhile(lambda b: id(b) not in around, outermost_blocks(func.body))
+    between = takewhile(lambda b: b is not consumer, behind)
+    late = [b.name for b in between if id(b) not in around and buffers_written(b) & buffers_read(consumer)]
+    if late:  # its operand would not be there yet
+        raise ScheduleError(
+            f"reverse_compute_at: block {block!r} also reads what block {late[0]!r} computes behind loop {loop!r}",
+            hint=f"compute_at({late[0]!r}, ...) or compute_inline it first",
+        )
     produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
     read = [b for b in buffers_read(consumer.body) if b in produced]
     if len(read) != 1:
@@ -216,7 +228,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     outer = loops_around(func.body, target)
     writes = _accesses_in_loop(target, outer, buffer, writes=True)
     region = _accessed_region(writes, outer, buffer)
-    if not _are_contiguous(writes, len(outer) + 1):
+    if not _are_contiguous(writes, len(outer) + 1) or not _write_whole_tiles(writes, len(outer) + 1):
         raise ScheduleError(
             f"reverse_compute_at: an iteration of loop {loop!r} writes elements of {buffer.name!r} with gaps; "
             "expected whole tiles",
@@ -239,6 +251,26 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     body = replace_stmt(func.body, nest_of_block(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
+
+
+def _write_whole_tiles(writes: list[Access], fixed_loop_count: int) -> bool:
+    """Test whether one iteration of the outermost ``fixed_loop_count`` loops writes every element of a tile, in all axes
+    together.
+
+    It does not if a fused loop is split within a row: each axis is written without gaps then, but not each pair of indices."""
+    offsets = {tuple(linear(index)[1] for index in access.indices) for access in writes}
+    if len(offsets) != prod(len(set(column)) for column in zip(*offsets, strict=True)):
+        return False
+    for access in writes:
+        inner, bounds = [x.var for x in access.loops[fixed_loop_count:]], loop_bounds(access.loops)
+        tile = [split_index(index, inner, bounds) for index in access.indices]
+        rests = [simplify(i - t[0], bounds) for i, t in zip(access.indices, tile, strict=True) if t is not None]
+        if len(rests) < len(tile) or any(not free_vars(rest) <= set(inner) for rest in rests):
+            return False
+        spans = [(rest - t[1], t[2] - t[1] + 1) for rest, t in zip(rests, tile, strict=True) if t is not None]
+        if not takes_all_values(spans, {var: bounds[var] for var in inner if var in bounds}, access.extent):
+            return False
+    return True
 
 
 def _are_contiguous(writes: list[Access], fixed_loop_count: int) -> bool:

@@ -114,23 +114,29 @@ class _CoverageProof:
 
     def explain_uncovered_binding(self, block: ir.Block) -> str:
         """Return the reason why the bindings of a block's iterators may not cover its domain; an empty string if they do."""
-        forms = [self.engine.join_quotients_and_remainders(self.engine.linear_form(i.binding)) for i in block.iters]
+        holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
+        touched = () if holds_blocks else walk_all_exprs(block.body)
+        step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
+        return self.explain_missing_value([(i.var.name, i.binding, i.extent) for i in block.iters], step)
+
+    def explain_missing_value(self, indices: Sequence[tuple[str, ir.Expr, int]], step: int) -> str:
+        """Return the reason why indices may not take all combinations of their values; an empty string if they do.
+
+        ``indices``: name, expression and extent of each. ``step``: number of consecutive values that each value covers."""
+        forms = [self.engine.join_quotients_and_remainders(self.engine.linear_form(index)) for _, index, _ in indices]
         digits: dict[Atom, _MixedRadixDigit] = {}
-        for i, form in zip(block.iters, forms, strict=True):
+        for (name, index, _), form in zip(indices, forms, strict=True):
             for atom in form.terms:
                 digit = self.match_digit(atom)
                 if digit is None or atom in digits:
-                    return f"{i.var.name} = {format_expr(i.binding)} is no independent mixed-radix digit of the loops"
+                    return f"{name} = {format_expr(index)} is no independent mixed-radix digit of the loops"
                 digits[atom] = digit
         sizes = self.count_values_of_independent_digits(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
-        holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
-        touched = () if holds_blocks else walk_all_exprs(block.body)
-        step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
-        for i, form in zip(block.iters, forms, strict=True):
-            if not _covers_extent(form, sizes, i.extent, step):
-                return f"{i.var.name} = {format_expr(i.binding)} does not take every value of 0..{i.extent - 1}"
+        for (name, index, extent), form in zip(indices, forms, strict=True):
+            if not _covers_extent(form, sizes, extent, step):
+                return f"{name} = {format_expr(index)} does not take every value of 0..{extent - 1}"
         return ""
 
     def match_digit(self, atom: Atom) -> _MixedRadixDigit | None:
@@ -180,6 +186,18 @@ class _CoverageProof:
                 else:
                     found[atom] = digit.upper // digit.lower
         return found
+
+
+def takes_all_values(
+    indices: Sequence[tuple[ir.Expr, int]], bounds: dict[ir.Var, tuple[int, int]], step: int = 1
+) -> bool:
+    """Test whether indices take all combinations of the values 0..extent-1 in the loops of ``bounds``.
+
+    ``indices``: expression and extent of each. ``step``: number of consecutive values that each value covers."""
+    try:
+        return not _CoverageProof(bounds).explain_missing_value([("", *index) for index in indices], step)
+    except Int32Overflow:
+        return False
 
 
 def _covered_start_and_length(form: LinearForm, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
