@@ -560,8 +560,8 @@ class Options:
         option_values.validated_backends,
         "external library for the layers that it computes faster, e.g. cmsis-nn=PATH",
         details=(
-            "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, or a "
-            "plugin's backend (docs/external.md)."
+            "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, "
+            "`onemkl`, or a plugin's backend (docs/external.md)."
         ),
         word=option_values.parse_backend_and_library,
         path=RUN,

@@ -130,11 +130,13 @@ def build_function_module(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_
 def make_boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
     """Make a graph without nodes that has the inputs, outputs and constants of a function.
 
-    Constants are packed in the layout that the schedule requires. Raises ProgramError for an invalid function, and
-    UsageError for constants that are missing or have the wrong shape or dtype.
+    Constants are packed in the layout that the schedule requires. Raises ProgramError for an invalid function,
+    ScheduleError for blocks in a wrong order, and UsageError for constants that are missing or have the wrong shape or
+    dtype.
     """
     func = schedule.func
     verify_function(func)
+    schedule.check_order()
     stored = {buffer.name for buffer in buffers_written(func.body)}
     ends = [p.name for p in func.params if p.scope != "const"]
     inputs, outputs = (tuple(n for n in ends if (n in stored) == is_output) for is_output in (False, True))

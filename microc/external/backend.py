@@ -203,6 +203,7 @@ BACKENDS: Registry[Backend] = Registry(
     {
         "cmsis-nn": LazyEntry("microc.external.cmsis_nn", "BACKEND"),
         "cblas": LazyEntry("microc.external.blas", "BACKEND"),
+        "onemkl": LazyEntry("microc.external.blas", "ONEMKL_BACKEND"),
         "ethos-u": LazyEntry("microc.external.ethos_u", "BACKEND"),
     },
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS or another installed BLAS. Off by default.
+"""BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS, oneMKL or another BLAS. Off by default.
 
 Error bound: a BLAS may add the K products of a result in any order. The rounding error of such a sum is about sqrt(K) u
 times the sum of the products' magnitudes, with u = 2**-24 and rounding errors of random signs (Higham and Mary 2019).
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import ctypes.util
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from microc.module import Sources
 from microc.ops.convolution.geometry import infer_geometry
 from microc.target import Target
 
-NAME, HEADER = "cblas", "microc_cblas.h"
+CBLAS, ONEMKL, HEADER = "cblas", "onemkl", "microc_cblas.h"
 MIN_MULTIPLICATIONS, MAX_DEPTH = 1 << 15, 4096
 """Least number of multiplications of a layer for which a call of BLAS is faster; and, for the error bound, the largest
 number of products in one sum."""
@@ -36,10 +37,18 @@ CALL_COST, PRODUCT_COST = 20000.0, 0.55
 The unit is one instruction of the cost model: the number of instructions that take the same time in microc's own code.
 Measured with vectors of 16 floats in one thread (docs/external.md).
 """
-_LIBRARY_NAMES = ("openblas", "cblas", "blas")
-_INSTALL_HINT = (
-    "install OpenBLAS (apt-get install libopenblas-dev), or give the folder of a BLAS: --external cblas=FOLDER"
+_LIBRARIES: Mapping[str, tuple[str, tuple[str, ...], str]] = MappingProxyType(
+    {
+        CBLAS: ("BLAS", ("openblas", "cblas", "blas"), "install OpenBLAS (apt-get install libopenblas-dev)"),
+        # The dispatching library: it takes 32-bit integers unless the environment says otherwise.
+        ONEMKL: (
+            "oneMKL (libmkl_rt)",
+            ("mkl_rt",),
+            "install oneMKL (Intel's packages, Debian's libmkl-rt, or pip install mkl)",
+        ),
+    }
 )
+"""Name in messages, the linker's names in order of preference, and the hint that says how to install it, by backend."""
 _DECLARED = b"""/* What is called of a BLAS; its own header is not needed. Enumerations of CBLAS are ints. */
 #ifndef MICROC_CBLAS_H
 #define MICROC_CBLAS_H
@@ -115,38 +124,48 @@ def _rows_units_and_depth(region: Region) -> tuple[int, int, int]:
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
 
-def find_blas(folder: str, target: Target, functions: Iterable[str]) -> Sources:
-    """Find a BLAS and return how to link it.
+def make_finder(backend: str) -> Callable[[str, Target, Iterable[str]], Sources]:
+    """Make the function that finds the library of a backend and returns how to link it.
 
-    ``folder``: the folder that contains the BLAS; if empty, the BLAS installed on this computer is used. Raises
-    ToolError if there is none, UsageError if the target is no computer."""
-    if not FAMILIES[target.isa].threads:
-        raise UsageError(f"{NAME} runs on computers only; got target {target.cpu}", hint="leave out --external")
-    library, folders = _find_installed_library() if not folder else _find_library_in_folder(Path(folder))
-    if not library:
-        where = f"in {folder}" if folder else "on this computer"
-        raise ToolError(f"there is no BLAS {where}", where=folder, hint=_INSTALL_HINT)
-    return Sources(NAME, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
+    Its first argument is the folder that contains the library; if empty, the one installed on this computer is used. It
+    raises ToolError if there is none, UsageError if the target is no computer."""
+    title, names, hint = _LIBRARIES[backend]
+
+    def find_blas(folder: str, target: Target, functions: Iterable[str]) -> Sources:
+        if not FAMILIES[target.isa].threads:
+            raise UsageError(f"{backend} runs on computers only; got target {target.cpu}", hint="leave out --external")
+        library, folders = _find_installed_library(names) if not folder else _find_in_folder(Path(folder), names)
+        if not library:
+            where = f"in {folder}" if folder else "on this computer"
+            raise ToolError(
+                f"there is no {title} {where}",
+                where=folder,
+                hint=f"{hint}, or give its folder: --external {backend}=FOLDER",
+            )
+        return Sources(backend, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
+
+    return find_blas
 
 
-def _find_installed_library() -> tuple[str, tuple[str, ...]]:
-    """Return the linker's name of a BLAS installed on this computer, and an empty tuple of folders to search.
+def _find_installed_library(names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of the first of the libraries ``names`` that is installed, and no folders to search.
 
-    The name has the form ``:file`` if only a file with a version in its name exists. It is empty if no BLAS is
+    The name has the form ``:file`` if only a file with a version in its name exists. It is empty if none is
     installed."""
-    for name in _LIBRARY_NAMES:
+    for name in names:
         found = ctypes.util.find_library(name)
         if found:
             return (f":{found}" if ".so" in found else name), ()
     return "", ()
 
 
-def _find_library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the linker's name of the BLAS in a folder, and the folders that the linker must search: this folder.
+def _find_in_folder(folder: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of the first of the libraries ``names`` in a folder, and the folders that the linker must
+    search: this folder.
 
-    The name is empty if the folder contains no BLAS. Raises UsageError if the folder's name contains characters that
+    The name is empty if the folder contains none. Raises UsageError if the folder's name contains characters that
     ``make`` or shells interpret."""
-    for name in _LIBRARY_NAMES:
+    for name in names:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             if not re.fullmatch(r"[A-Za-z0-9_\-+.,/:=]+", str(folder.resolve())):
                 raise UsageError(
@@ -158,10 +177,10 @@ def _find_library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-BACKEND = Backend(
-    NAME,
-    tuple(Entry(op, P.op(op), generate_sgemm_call, check_product) for op in ("dense", "matmul", "conv2d")),
-    open=find_blas,
-    headers=(HEADER,),
-    bound=ERROR_BOUND,
-)
+def _make_backend(name: str) -> Backend:
+    """Make the backend of this name: the layers that ``cblas_sgemm`` computes, and where its library is."""
+    entries = tuple(Entry(op, P.op(op), generate_sgemm_call, check_product) for op in ("dense", "matmul", "conv2d"))
+    return Backend(name, entries, open=make_finder(name), headers=(HEADER,), bound=ERROR_BOUND)
+
+
+BACKEND, ONEMKL_BACKEND = _make_backend(CBLAS), _make_backend(ONEMKL)

@@ -37,6 +37,7 @@ from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.tree import (
     Step,
     find_block,
+    find_early_reads,
     freeze_argument,
     has_block,
     loops_around,
@@ -213,6 +214,17 @@ class Schedule(Showable):
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):
             func = loops.keep_private_slices(func, str(step))
         return replace(self, func=func, trace=trace, origin=self.start)
+
+    def check_order(self) -> None:
+        """Raise ScheduleError if a block reads a buffer in front of the first block that writes it, and did not before all steps.
+
+        Between two steps this may be so: a consumer is moved first, and then the other producers of its operands."""
+        early = find_early_reads(self.func)
+        for reader, writer in sorted(early - find_early_reads(self.start) if early else early):
+            raise ScheduleError(
+                f"schedule of {self.func.name}: block {reader!r} is in front of block {writer!r}, whose result it reads",
+                hint=f"compute_at({writer!r}, ...) or compute_inline it, too",
+            )
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
         """Split ``loop`` into nested loops with the trip counts ``factors``, outermost first. One factor may be

@@ -19,12 +19,13 @@ from microc.cli import main
 from microc.device.toolchain import host_compiler
 from microc.errors import ToolError, UsageError
 from microc.external.backend import partition
-from microc.external.blas import BACKEND, ERROR_BOUND, find_blas
+from microc.external.blas import BACKEND, CBLAS, ERROR_BOUND, ONEMKL, make_finder
 from microc.graph.ir import Graph
 from microc.target import target_for
 from tests.device.smoke import needs
 from tests.external.networks import floats
 
+find_blas = make_finder(CBLAS)
 BLAS = """
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
     int ldb, float beta, float *c, int ldc)
@@ -125,6 +126,21 @@ def test_where_there_is_none_the_cure_is_said(tmp_path: Path, monkeypatch: pytes
         find_blas("", target_for("cortex-m4"), ())
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libblas.so.3" if name == "blas" else None)
     assert find_blas("", target_for("host"), ()).libraries == (":libblas.so.3",)
+
+
+def test_onemkl_is_linked_by_its_name(blas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libmkl_rt.so.2").symlink_to(blas / "libcblas.so.3")
+    graph = PRODUCTS["dense relu"]()
+    program = microc.compile(graph, board="host", external={"onemkl": tmp_path}, external_choice="all")
+    files = program.files()
+    assert f"-L{tmp_path} -Wl,-rpath,{tmp_path} -l:libmkl_rt.so.2" in str(files["Makefile"])
+    assert "cblas_sgemm(MICROC_ROWS, MICROC_AS_IS, MICROC_TRANSPOSED, 1, 300, 512, 1.0f, " in str(files["model.c"])
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libmkl_rt.so.2" if name == "mkl_rt" else None)
+    assert make_finder(ONEMKL)("", target_for("host"), ()).libraries == (":libmkl_rt.so.2",)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libopenblas.so.0" if name == "openblas" else None)
+    with pytest.raises(ToolError, match=r"no oneMKL \(libmkl_rt\) on this computer") as caught:
+        microc.compile(graph, external="onemkl")
+    assert "external onemkl=FOLDER" in caught.value.hint
 
 
 def test_a_folder_that_a_shell_takes_apart_is_refused(tmp_path: Path) -> None:

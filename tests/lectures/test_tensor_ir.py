@@ -124,8 +124,10 @@ def f(A: T.Buffer((30, 20), "float32"), B: T.Buffer((30, 20), "float32"), C: T.B
             vi, vj = T.axis.remap("SS", [i, j])
             C[vi, vj] = D[vi, vj] + E[vi, vj]
 """)
-    with pytest.raises(microc.errors.ScheduleError, match="also reads what block 'E' computes behind loop 'i'"):
-        Schedule(func).reverse_compute_at("C", "i")
+    moved = Schedule(func).reverse_compute_at("C", "i")
+    with pytest.raises(microc.errors.ScheduleError, match="block 'C' is in front of block 'E', whose result it reads"):
+        microc.build(moved)
+    moved.compute_at("E", moved.loops_of("C")[0]).check_order()
     fused = Schedule(func).compute_inline("E").fuse("i", "j")
     for factor in (50, 64):
         with pytest.raises(microc.errors.ScheduleError, match="writes elements of 'D' with gaps"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import dropwhile, takewhile
 from math import prod
 
 from microc.errors import ScheduleError
@@ -21,7 +20,7 @@ from microc.schedule.primitives.tree import (
     replace_stmt,
 )
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.cover import takes_all_values
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.cleanup import drop_blocks
@@ -204,15 +203,6 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads the result of {block!r}, which would "
             "be computed after it",
             hint=f"choose a loop outside of block {readers[0]!r}",
-        )
-    around = {id(b) for b in (*inside, consumer)}
-    behind = dropwhile(lambda b: id(b) not in around, outermost_blocks(func.body))
-    between = takewhile(lambda b: b is not consumer, behind)
-    late = [b.name for b in between if id(b) not in around and buffers_written(b) & buffers_read(consumer)]
-    if late:  # its operand would not be there yet
-        raise ScheduleError(
-            f"reverse_compute_at: block {block!r} also reads what block {late[0]!r} computes behind loop {loop!r}",
-            hint=f"compute_at({late[0]!r}, ...) or compute_inline it first",
         )
     produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
     read = [b for b in buffers_read(consumer.body) if b in produced]

@@ -11,7 +11,7 @@ from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
-from microc.tir.analysis.context import block_names_in, is_index
+from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import (
     BottomUpRewriter,
@@ -111,6 +111,22 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
             )
     blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
     raise ScheduleError(f"there is no block {name!r}", hint="choose one of " + ", ".join(b.name for b in blocks))
+
+
+def find_early_reads(func: ir.PrimFunc) -> set[tuple[str, str]]:
+    """Return the pairs (reader, writer) of outermost blocks in which the reader is in front of the first writer of a buffer that
+    ``func`` allocates."""
+    inputs, early = set(func.params), set[tuple[str, str]]()
+    blocks = outermost_blocks(func.body)
+    written, readers = set[ir.Buffer](), dict[ir.Buffer, str]()
+    for block in blocks:
+        for buffer in buffers_written(block) - written - inputs:
+            if buffer in readers:
+                early.add((readers[buffer], block.name))
+        written |= buffers_written(block)
+        for buffer in buffers_read(block) - written:
+            readers.setdefault(buffer, block.name)
+    return early
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
