@@ -43,7 +43,7 @@ from microc.tir.analysis.size_forms import Point, list_quotients
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.rewrite import substitute
-from microc.tir.symbolic import require_constant_sizes, specialize
+from microc.tir.symbolic import require_constant_sizes, require_function, specialize
 from microc.tir.verify import constant_names, verify
 
 # ---- Compile a single function of the user to a planned module with one kernel.
@@ -157,6 +157,7 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
     ``constants``: the data of constant parameters by name, if known. Indices that depend on input data are not checked:
     as in C, the caller must ensure that they are in range.
     """
+    require_function(func)
     known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
     try:
         verify(func, tables=constant_names(func) if constants is None else (), numbers=known)

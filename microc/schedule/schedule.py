@@ -46,6 +46,7 @@ from microc.schedule.primitives.tree import (
 )
 from microc.tir import ir
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, PRIVATE
+from microc.tir.symbolic import require_function
 from microc.tir.text import to_text
 
 # ---- The schedule primitives by name, and the check of their arguments. A primitive is a function of a TIR function
@@ -173,6 +174,7 @@ class Schedule(Showable):
     refused: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        require_function(self.func)
         if not self.trace:
             object.__setattr__(self, "func", with_unique_names(self.func))
 

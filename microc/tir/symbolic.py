@@ -55,8 +55,18 @@ def symbolic_sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
 
 
+def require_function(value: object) -> None:
+    """Raise ProgramError unless a value is a PrimFunc: a module has several, a schedule holds one."""
+    if not isinstance(value, ir.PrimFunc):
+        raise ProgramError(
+            f"{type(value).__name__} is no function; expected a PrimFunc",
+            hint='give a function of a module, module["main"], or of a schedule, schedule.func',
+        )
+
+
 def require_constant_sizes(func: ir.PrimFunc) -> None:
-    """Raise ProgramError if a function has symbolic sizes (scalar parameters)."""
+    """Raise ProgramError if a function has symbolic sizes (scalar parameters), or is no function."""
+    require_function(func)
     if func.scalars:
         names = ", ".join(scalar.name for scalar in func.scalars)
         raise ProgramError(

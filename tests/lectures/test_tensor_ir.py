@@ -104,6 +104,17 @@ def centre(A: T.Buffer((8, 4), "int32"), C: T.Buffer((8, 4), "int32")):
         microc.build(shared)
 
 
+@pytest.mark.parametrize(
+    "call", [Schedule, microc.default_schedule, tir.verify_func, tir.lower_func, lambda func: tir.run(func, [])]
+)
+def test_a_module_is_no_function(call: Callable[[tir.PrimFunc], object]) -> None:
+    for value in (tir.IRModule((MM_RELU,)), Schedule(MM_RELU)):
+        with pytest.raises(
+            microc.errors.ProgramError, match=r"is no function(.|\n)*module\[.main.\](.|\n)*schedule\.func"
+        ):
+            call(value)  # type: ignore[arg-type]
+
+
 def test_consumers_stay_behind_what_they_read() -> None:
     """Both computed wrong numbers: parts of rows that no iteration completes, and an operand that comes later."""
     func = tir.from_text("""
