@@ -139,6 +139,14 @@ def f(A: T.Buffer((30, 20), "float32"), B: T.Buffer((30, 20), "float32"), C: T.B
     with pytest.raises(microc.errors.ScheduleError, match="block 'C' is in front of block 'E', whose result it reads"):
         microc.build(moved)
     moved.compute_at("E", moved.loops_of("C")[0]).check_order()
+    init = (
+        Schedule(MM_RELU)
+        .cache_read("Y", "A", "workspace")
+        .decompose_reduction("Y", "k")
+        .reverse_compute_at("Y", "A_workspace_i0")
+    )
+    with pytest.raises(microc.errors.ScheduleError, match="block 'Y' is in front of block 'Y_init'"):
+        init.check_order()
     fused = Schedule(func).compute_inline("E").fuse("i", "j")
     for factor in (50, 64):
         with pytest.raises(microc.errors.ScheduleError, match="writes elements of 'D' with gaps"):

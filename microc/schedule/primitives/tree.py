@@ -114,18 +114,18 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
 
 
 def find_early_reads(func: ir.PrimFunc) -> set[tuple[str, str]]:
-    """Return the pairs (reader, writer) of outermost blocks in which the reader is in front of the first writer of a buffer that
-    ``func`` allocates."""
-    inputs, early = set(func.params), set[tuple[str, str]]()
-    blocks = outermost_blocks(func.body)
-    written, readers = set[ir.Buffer](), dict[ir.Buffer, str]()
-    for block in blocks:
-        for buffer in buffers_written(block) - written - inputs:
-            if buffer in readers:
-                early.add((readers[buffer], block.name))
+    """Return the pairs (reader, writer) of outermost blocks in which the reader of a buffer is in front of the writer, and no
+    other block wrote it before.
+
+    A reduction with an initialisation of its own does not read what was there before."""
+    written, early = set[ir.Buffer](), set[tuple[str, str]]()
+    readers: dict[ir.Buffer, list[str]] = {}
+    for block in outermost_blocks(func.body):
+        early |= {(reader, block.name) for buffer in buffers_written(block) for reader in readers.get(buffer, ())}
+        initialised = frozenset() if block.init is None else buffers_written(block.init)
+        for buffer in buffers_read(block) - written - initialised:
+            readers.setdefault(buffer, []).append(block.name)
         written |= buffers_written(block)
-        for buffer in buffers_read(block) - written:
-            readers.setdefault(buffer, block.name)
     return early
 
 
