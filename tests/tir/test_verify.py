@@ -7,6 +7,7 @@ from microc import te
 from microc.errors import InternalError, ProgramError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
+from microc.tir.text import from_text
 from microc.tir.verify import constant_names, verify
 
 I, J, V, W = Var("i"), Var("j"), Var("v"), Var("w")  # noqa: E741
@@ -259,3 +260,23 @@ def test_faults_name_their_block() -> None:
     with pytest.raises(InternalError) as caught:
         verify(kernel(over(4, inner)))
     assert caught.value.where == "f, block wrong"
+
+
+@pytest.mark.parametrize(("divisor", "covers"), [("a * 4 + b", True), ("a * 2 + b", False)])
+def test_digits_of_a_split_loop_are_of_one_sum(divisor: str, covers: bool) -> None:
+    """Row and column of a fused loop that was split with a tail; digits of different sums are not independent."""
+    func = from_text(f"""
+@T.prim_func
+def f(x: T.Buffer((3, 3), "int8"), y: T.Buffer((3, 3), "int8")):
+    for a, b in T.grid(3, 4):
+        with T.block("y"):
+            vi = T.axis.spatial(3, (a * 4 + b) // 3)
+            vj = T.axis.spatial(3, ({divisor}) % 3)
+            T.where(a * 4 + b < 9)
+            y[vi, vj] = x[vi, vj]
+""")
+    if covers:
+        verify(func)
+    else:
+        with pytest.raises(InternalError, match="do not provably cover"):
+            verify(func)

@@ -96,8 +96,9 @@ def _name_dividends(
             names[x.a] = name = ir.Var(f"dividend {len(names)}")
             extended[name] = (0, length - 1)
     iters = tuple(replace(i, binding=map_expr(i.binding, lambda x: names.get(x, x))) for i in block.iters)
-    divided = frozenset().union(*map(free_vars, names))
-    if not names or any(divided & free_vars(i.binding) for i in iters):
+    divided = [var for dividend in names for var in free_vars(dividend)]
+    shared = len(set(divided)) < len(divided) or any(not free_vars(i.binding).isdisjoint(divided) for i in iters)
+    if not names or shared:
         return None
     return replace(block, iters=iters), extended
 
