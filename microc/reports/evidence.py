@@ -399,7 +399,9 @@ def read_accuracy(path: Path) -> dict[str, Any]:
     it contains no such result."""
     import jsonschema
 
-    data = _read_verification_evidence(path) if path.is_dir() else _read_verification_json(path)
+    data = (
+        _read_verification_evidence(path) if path.is_dir() else _read_json_output(path, "microc verify --json", _HINT)
+    )
     try:
         jsonschema.validate(data, ACCURACY_SCHEMA)
     except jsonschema.ValidationError as error:
@@ -438,17 +440,14 @@ def reject_json_constant(name: str) -> None:
     raise ValueError(f"invalid JSON: got {name}, expected a number")
 
 
-def _read_verification_json(path: Path) -> dict[str, Any]:
-    """Read a file that contains the output of ``microc verify --json``; raise UsageError if it cannot be read."""
+def _read_json_output(path: Path, command: str, hint: str) -> Any:
+    """Read a file that contains the output of ``command``; raise UsageError if it cannot be read."""
     try:
-        data: dict[str, Any] = json.loads(read_text(path, MAX_JSON_BYTES), parse_constant=reject_json_constant)
+        return json.loads(read_text(path, MAX_JSON_BYTES), parse_constant=reject_json_constant)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is no JSON; expected the output of microc verify --json", where=str(path), hint=_HINT
-        ) from error
-    return data
+        raise UsageError(f"{path} is no JSON; expected the output of {command}", where=str(path), hint=hint) from error
 
 
 def _read_verification_evidence(folder: Path) -> dict[str, Any]:
@@ -465,6 +464,56 @@ def _read_verification_evidence(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{folder}: expected a folder of verify --evidence with a result", where=str(folder), hint=_HINT
         ) from error
+
+
+_BENCH_HINT = "give the output of `microc bench MODEL --boards BOARD --against tflm --json`"
+COMPARISON_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["board", "unit", "time", "flash", "ram", "fingerprint", "tflm"],
+    "properties": {
+        "board": {"type": "string"},
+        "unit": {"type": "string"},
+        "fingerprint": {"type": "string"},
+        **dict.fromkeys(("flash", "ram"), _COUNT),
+        "time": {**_COUNT, "type": ["integer", "null"]},
+        "tflm": {
+            "type": "object",
+            "required": ["build", "time", "flash", "ram", "arena", "values", "different", "largest"],
+            "properties": {
+                "build": {"type": "string"},
+                "time": {**_COUNT, "type": ["integer", "null"]},
+                **dict.fromkeys(("flash", "ram", "arena", "values", "different"), _COUNT),
+                "largest": _REAL,
+            },
+        },
+    },
+}
+"""JSON schema of a row of ``microc bench --against tflm``, as far as a report uses it."""
+
+
+def read_tflm_comparison(path: Path, board: str, fingerprint: str) -> dict[str, Any]:
+    """Read the row of a network on a board from the output of ``microc bench --against tflm --json``.
+
+    Raises UsageError if the file has no such row, or only one of another build of the network."""
+    import jsonschema
+
+    data = _read_json_output(path, "microc bench --json", _BENCH_HINT)
+    rows = data.get("boards") if isinstance(data, dict) else None
+    validator = jsonschema.Draft202012Validator(COMPARISON_SCHEMA)
+    measured = [row for row in rows if validator.is_valid(row)] if isinstance(rows, list) else []
+    row = next((row for row in measured if (row["board"], row["fingerprint"]) == (board, fingerprint)), None)
+    if row is None:
+        names = ", ".join(sorted({make_printable(row["board"]) for row in measured})) or "no board"
+        raise UsageError(
+            f"{path}: got comparisons with TFLite Micro on {names}, expected one of this build of the network on {board}",
+            where=str(path),
+            hint=f"{_BENCH_HINT}, measured with the same options",
+        )
+    figures, properties = row["tflm"], COMPARISON_SCHEMA["properties"]
+    return {
+        **{name: row[name] for name in properties},
+        "tflm": {name: figures[name] for name in properties["tflm"]["properties"]},
+    }
 
 
 def accuracy_sentences(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:

@@ -32,6 +32,7 @@ from microc.errors import OutputError
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
 from microc.reports.advice import AdvisedNetwork, describe_arithmetic, list_advice, weight_storage_notes
+from microc.reports.evidence import COMPARISON_SCHEMA
 from microc.reports.report_document import describe_layers, describe_tensor_memories, report_document
 from microc.target import Board
 
@@ -162,7 +163,8 @@ SCHEMA: Mapping[str, Any] = {
                 "type": "array",
                 "items": object_schema({"text": _TEXT, "command": _TEXT}, optional={"gain": _REAL_OR_NONE}),
             },
-        }
+        },
+        optional={"tflm": COMPARISON_SCHEMA},
     ),
 }
 """JSON schema of a report's data. Sizes are in bytes. ``first`` and ``last`` of ``memory`` are numbers of steps; -1 is the time

@@ -257,8 +257,36 @@ def _operator_data(operator: Mapping[str, Any]) -> dict[str, Any]:
 def report_document(data: Mapping[str, Any], title: str = "") -> Document:
     """Show a report: totals, a table of layers, next steps. ``data``: data of :class:`microc.reports.report.Report`."""
     return document(
-        facts(_total_facts(data)), estimated_layers_table(data["layers"]), next_steps(data["advice"]), title=title
+        facts(_total_facts(data)),
+        estimated_layers_table(data["layers"]),
+        tflm_table([data["tflm"]]) if "tflm" in data else None,
+        next_steps(data["advice"]),
+        title=title,
     )
+
+
+def tflm_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Make a table of networks in microc and in TFLite Micro on the same boards, with the ratio of each figure.
+
+    ``rows``: boards of ``microc bench --against tflm --json``, each with figures of TFLite Micro."""
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows:
+        peer = row["tflm"]
+        ours, theirs = ([figures[name] for name in ("time", "flash", "ram")] for figures in (row, peer))
+        ratios = [f"{a / b:.2f}" if a is not None and b else "-" for a, b in zip(ours, theirs, strict=True)]
+        cells.append((row["board"], "microc", *("-" if value is None else value for value in ours), ""))
+        values = ("-" if value is None else value for value in theirs)
+        cells.append(("", f"TFLite Micro ({peer['build']})", *values, format_output_difference(peer)))
+        cells.append(("", "ratio", *ratios, ""))
+    unit = next((row["unit"] for row in rows if row["unit"]), "time")
+    return table((*texts("board", "engine"), *numbers(unit, "flash", "RAM"), *texts("outputs")), cells)
+
+
+def format_output_difference(tflm: Mapping[str, Any]) -> str:
+    """Format how the outputs of TFLite Micro differ from those of microc."""
+    if not tflm["different"]:
+        return f"equal in all bits of {tflm['values']:,} values"
+    return f"{tflm['different']:,} of {tflm['values']:,} values differ, by at most {tflm['largest']:.4g}"
 
 
 def _total_facts(data: Mapping[str, Any]) -> Iterator[Fact]:

@@ -40,7 +40,7 @@ from microc.reports.drawings import (
 )
 from microc.reports.evidence import accuracy_sentences
 from microc.reports.firmware_size import PARTS
-from microc.reports.report_document import next_steps, slowest_layers
+from microc.reports.report_document import next_steps, slowest_layers, tflm_table
 
 # ---- HTML pages of documents: each is self-contained, loads no other files, and shows its pictures as inline SVG.
 #
@@ -304,6 +304,13 @@ def _sections(data: Mapping[str, Any], is_comparison: bool) -> Iterator[Section]
             prose(*accuracy_sentences(accuracy, data["fingerprint"])),
             prose("True classes by row, answers by column:") if is_drawn else None,
             lay_out_confusion_matrix(confusion) if is_drawn else None,
+        )
+    if "tflm" in data:
+        yield section(
+            "tflm",
+            "Beside TensorFlow Lite Micro",
+            tflm_table([data["tflm"]]),
+            intro="The same network, board and inputs. Its arena is the smallest that it accepts.",
         )
     if data["firmware"]:
         yield section("firmware", "What the firmware is made of", _memory_bars(data))

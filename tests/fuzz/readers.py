@@ -306,6 +306,11 @@ _VERIFIED = {
                    "outputs": [{"output": "y", "rmse": 0.5, "largest": 1, "cosine": 0.9}]},
 }  # fmt: skip
 
+_COMPARED = {
+    "board": "host", "unit": "ticks", "fingerprint": "0", "time": 9, "flash": 9, "ram": 9,
+    "tflm": {"build": "x", "time": 9, "flash": 9, "ram": 9, "arena": 9, "values": 9, "different": 0, "largest": 0.0},
+}  # fmt: skip
+
 _ELF = (
     b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 184, 0, 64, 56, 1, 64, 3, 2)
     + struct.pack("<IIQQQQQQ", 1, 5, 120, 0, 0x1000, 8, 8, 4) + bytes(range(8))
@@ -427,6 +432,10 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "report": Target(lambda: {"x.json": b'{"report_version": 1, "totals": {}, "layers": []}'}, read_report),
         "sizes": Target(lambda: {"x.json": b'{"symbols": [{"name": "a", "size": 1}]}'}, read_sizes),
         "accuracy": Target(lambda: {"x.json": json.dumps(_VERIFIED).encode()}, read_accuracy),
+        "comparison": Target(
+            lambda: {"x.json": json.dumps({"boards": [_COMPARED]}).encode()},
+            lambda path: evidence.read_tflm_comparison(path, "host", "0"),
+        ),
         "evidence": Target(_bundle, lambda path: evidence.read_evidence_bundle(path.parent), _facts),
         "evidence facts": Target(_facts, lambda path: read_accuracy(path.parent), lambda: {"SHA256SUMS": ""}),
         "arrays": Target(_arrays, data_files.read_arrays),
@@ -465,6 +474,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "frontend/tflite/writer.py": "weights that are written",
         "plugin.py": "a plugin, which is a program, trusted",
         "base/file_access.py": "opens files for all others",
+        "run/tflm_firmware.py": "headers and a library, trusted and read within bounds",
         "tuning/whole_network.py": "a process of microc's own",
         "tuning/meters.py": "a process of microc's own",
         "tuning/timing_process.py": "a process of microc's own",
@@ -494,7 +504,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run/session.py": ("client",),
         "compiler/learning_head.py": ("head",),
         "compiler/option_values.py": ("class names", "configuration"),
-        "reports/evidence.py": ("accuracy", "evidence", "evidence facts"),
+        "reports/evidence.py": ("accuracy", "comparison", "evidence", "evidence facts"),
         "reports/saved_reports.py": ("project", "report"),
         "compiler/tuned/optimisation_plan.py": ("plan",),
         "compiler/tuned/records.py": ("records",),
