@@ -40,14 +40,14 @@ from microc.document.blocks import (
     table,
     texts,
 )
-from microc.errors import UsageError
-from microc.reports.report_document import tensor_unit_table
+from microc.errors import MicrocError, UsageError
+from microc.reports.report_document import tensor_unit_table, tflm_table
 
 if TYPE_CHECKING:
     from microc.device.board_info import Stats
     from microc.reports.firmware_size import Growth, SizeReport
     from microc.reports.report import Report
-    from microc.run.bench import BoardFigures
+    from microc.run.bench import BoardFigures, TflmModel
     from microc.run.profile import Profile
     from microc.target import Board
 
@@ -57,12 +57,15 @@ if TYPE_CHECKING:
 
 def run_report_command(arguments: ReportArguments) -> show.Answer:
     """Run ``microc report``: estimate a network's costs on a board."""
-    from microc.reports.evidence import read_accuracy
+    from microc.reports.evidence import read_accuracy, read_tflm_comparison
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     result = _make_report_of_source(arguments.source, arguments, accuracy)
     advice = rewrite_advice_commands(result.data["advice"], result.data, arguments, arguments.source)
-    result = replace(result, data={**result.data, "advice": advice})
+    data = {**result.data, "advice": advice}
+    if arguments.bench is not None:
+        data["tflm"] = read_tflm_comparison(arguments.bench, data["board"]["name"], data["fingerprint"])
+    result = replace(result, data=data)
     saved = None if arguments.output is None else prose(f"report: {result.save(arguments.output)}")
     return show.Answer(result.to_data(), result.document() + document(saved))
 
@@ -297,6 +300,7 @@ def run_bench_command(arguments: BenchArguments) -> show.Answer:
         )
     if arguments.meter:
         split_meter_command(arguments.meter)
+    tflm = _read_tflm_model(arguments)
     boards = list_boards_with_limits() if arguments.all_boards else select_boards(arguments.board_names)
     if arguments.estimate:
         return _estimate_boards(arguments, boards)
@@ -312,11 +316,47 @@ def run_bench_command(arguments: BenchArguments) -> show.Answer:
         meter=arguments.meter,
         repeat=arguments.repeat or (_METER_INFERENCES if arguments.meter else 1),
         patience=arguments.timeout,
+        tflm=tflm,
         progress=progress_callback(arguments),
     )
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
     return show.Answer({"boards": [row.to_data() for row in rows]}, _bench_document(rows), code)
+
+
+def _read_tflm_model(arguments: BenchArguments) -> TflmModel | None:
+    """Read the model for ``bench --against tflm``; None without this option.
+
+    Raises UsageError if the model is no TFLite file, no copy of TFLite Micro is named, or nothing is to be run."""
+    from microc.frontend.tflite.file import IDENTIFIER
+    from microc.run.bench import TflmModel
+    from microc.run.tflm_firmware import name_folder
+
+    if not arguments.against:
+        if arguments.tflm is not None:
+            raise UsageError(
+                "--tflm: got a folder without --against tflm", hint="add --against tflm, or leave out --tflm"
+            )
+        return None
+    if arguments.estimate:
+        raise UsageError(
+            "--estimate cannot be combined with --against: nothing runs; got both, expected one",
+            hint="leave out --against, or --estimate",
+        )
+    folder = name_folder(arguments.tflm)
+    try:
+        data = read_bytes(arguments.source)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {arguments.source}: {error.strerror or error}", where=str(arguments.source)
+        ) from error
+    if data[4:8] != IDENTIFIER:
+        raise UsageError(
+            f"--against tflm: {arguments.source} is no TFLite file, which TFLite Micro reads alone",
+            where=str(arguments.source),
+            hint="give a .tflite file, or leave out --against",
+        )
+    return TflmModel(data, folder)
 
 
 def _estimate_boards(arguments: BenchArguments, boards: Sequence[Board]) -> show.Answer:
@@ -365,7 +405,10 @@ def _bench_document(rows: tuple[BoardFigures, ...]) -> Document:
     shared = [f"{row.board}: two cores compute {row.shared_kernels} kernels" for row in rows if row.shared_kernels]
     errors = [f"{row.board}: {row.error.what}" for row in rows if row.error is not None]
     units = dict.fromkeys(f"{row.unit or row.board}: {row.unit_meaning}" for row in rows if row.unit_meaning)
-    return document(table(columns, cells), prose(*shared), prose(*errors), prose(*units))
+    compared = [row.to_data() for row in rows if row.tflm is not None and not isinstance(row.tflm, MicrocError)]
+    errors += [f"{row.board}: {row.tflm.what}" for row in rows if isinstance(row.tflm, MicrocError)]
+    beside = tflm_table(compared) if compared else None
+    return document(table(columns, cells), beside, prose(*shared), prose(*errors), prose(*units))
 
 
 def _number_or_dash(count: int | None) -> int | str:

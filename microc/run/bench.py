@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from microc.run.board_project import AUTO, build_project, open_project
 from microc.run.data.samples import SEED, draw_inputs
 from microc.run.profile import run_meter
 from microc.run.session import PATIENCE, Device, flash_project
+from microc.run.tflm_firmware import TflmFigures, find_tflm, measure_tflm, run_to_tuple
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
@@ -31,6 +32,16 @@ ESTIMATED = "estimated cycles"
 """Unit of estimated times."""
 WriteProject = Callable[[Board, Path], Path]
 """Compiles for a board into a folder; returns the project's folder."""
+COMPARED_SAMPLES = 4
+"""Number of random inputs on which the outputs of two engines are compared."""
+
+
+@frozen
+class TflmModel:
+    """A TFLite file to measure in TFLite Micro, too. ``data``: its bytes; ``folder``: the user's copy of TFLite Micro."""
+
+    data: bytes
+    folder: Path | None
 
 
 @frozen
@@ -42,7 +53,8 @@ class BoardFigures:
     same in seconds, None if the unit does not measure time on the real chip. An emulator that does not count instructions
     gives neither, as ``unit_meaning`` states. ``flash``, ``ram``: used bytes, stack included. ``room_flash``,
     ``room_ram``: bytes of the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter.
-    ``shared_kernels``: number of kernels that two cores compute. ``fits``: True if flash and RAM suffice.
+    ``shared_kernels``: number of kernels that two cores compute. ``fits``: True if flash and RAM suffice. ``tflm``: the same
+    network in TFLite Micro, or the reason why it was not measured; None if it was not asked for.
     """
 
     board: str
@@ -61,15 +73,23 @@ class BoardFigures:
     self_test: str | None = None
     fits: bool | None = None
     error: MicrocError | None = None
+    fingerprint: str = ""
+    tflm: TflmFigures | MicrocError | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Return the figures as plain data for JSON."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
-        error = self.error
-        return {
-            **found,
-            "error": error and {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint},
-        }
+        figures = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("error", "tflm")}
+        tflm: dict[str, Any] | None = None
+        if isinstance(self.tflm, MicrocError):
+            tflm = {"error": _error_data(self.tflm)}
+        elif self.tflm is not None:
+            tflm = {**asdict(self.tflm), "error": None}
+        return {**figures, "error": self.error and _error_data(self.error), "tflm": tflm}
+
+
+def _error_data(error: MicrocError) -> dict[str, Any]:
+    """Return an error as plain data for JSON."""
+    return {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
 
 
 def select_boards(selectors: Sequence[str]) -> tuple[Board, ...]:
@@ -108,20 +128,22 @@ def measure_boards(
     meter: str = "",
     repeat: int = 1,
     patience: float = PATIENCE,
+    tflm: TflmModel | None = None,
     progress: Progress | None = None,
 ) -> tuple[BoardFigures, ...]:
     """Compile, build, flash and run one network on each board, one after the other, on the same random inputs.
 
     ``write``: function that compiles the network for a board into a folder. ``repeat``: number of inferences, whose
     mean time is reported. ``meter``: a command (:mod:`microc.run.profile`) that measures their energy. ``patience``:
-    seconds without an answer after which a board is skipped. An error on a board is reported in its row."""
+    seconds without an answer after which a board is skipped. ``tflm``: the model for TFLite Micro, which is then measured
+    on the same board and inputs. An error on a board is reported in its row."""
     rows = []
     for k, board in enumerate(boards):
         if progress is not None:
             progress(board.name, k, len(boards) + 1)
         row = _describe_board(board)
         with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-            rows.append(_measure_board(row, board, write, Path(folder), meter, repeat, patience))
+            rows.append(_measure_board(row, board, write, Path(folder), meter, repeat, patience, tflm))
     if progress is not None:
         progress("", len(boards), len(boards) + 1)
     return tuple(rows)
@@ -165,22 +187,33 @@ def _describe_board(board: Board) -> BoardFigures:
 
 
 def _measure_board(
-    row: BoardFigures, board: Board, write: WriteProject, folder: Path, meter: str, repeat: int, answer_timeout: float
+    row: BoardFigures,
+    board: Board,
+    write: WriteProject,
+    folder: Path,
+    meter: str,
+    repeat: int,
+    answer_timeout: float,
+    tflm: TflmModel | None,
 ) -> BoardFigures:
     """Measure a network on one board; return the board's row with the figures, or with the error.
 
-    ``folder``: folder to write the project to. ``repeat``: number of inferences. ``answer_timeout``: seconds without an
+    ``folder``: folder to write projects to. ``repeat``: number of inferences. ``answer_timeout``: seconds without an
     answer after which the measurement fails."""
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build_project(project).sizes
         shared = sum(kernel.get("cores", 1) > 1 for kernel in project.manifest["kernels"])
         ram = sizes.static_ram + project.peak_stack
-        row = replace(row, flash=sizes.flash, ram=ram, shared_kernels=shared, fits=True)
+        fingerprint = project.manifest["fingerprint"]
+        row = replace(row, flash=sizes.flash, ram=ram, shared_kernels=shared, fits=True, fingerprint=fingerprint)
         if project.needs_hardware:
             flash_project(project, port=AUTO, patience=answer_timeout)
         with Device(project, AUTO if project.needs_hardware else "", patience=answer_timeout) as device:
-            device.set_inputs(*draw_inputs(device.inputs, np.random.default_rng(SEED)))
+            generator = np.random.default_rng(SEED)
+            samples = [draw_inputs(device.inputs, generator) for _ in range(COMPARED_SAMPLES if tflm else 1)]
+            outputs = [run_to_tuple(device, sample) for sample in samples] if tflm else []
+            device.set_inputs(*samples[0])
             if meter:
                 with run_meter(meter, board.name, repeat) as reading:
                     timing = device.time(repeat)
@@ -193,8 +226,18 @@ def _measure_board(
             row = replace(row, unit_meaning=clock.meaning, self_test=device.self_test)
             if meter:
                 row = replace(row, joules=reading.joules_per_inference(row.seconds))
-            return replace(row, error=device.failed_self_test())
+            row = replace(row, error=device.failed_self_test())
     except FitError as error:
         return replace(row, fits=False, error=error)
     except MicrocError as error:
         return replace(row, error=error)
+    if tflm is None:
+        return row
+    try:
+        copy = find_tflm(tflm.folder, board)
+        figures = measure_tflm(
+            project, sizes, tflm.data, copy, samples, outputs, folder / "tflm", repeat=repeat, patience=answer_timeout
+        )
+    except MicrocError as error:
+        return replace(row, tflm=error)
+    return replace(row, tflm=figures)

@@ -301,6 +301,7 @@ def _list_bench_boards() -> tuple[str, ...]:
     "model.tflite --boards microbit,mps2-an386,qemu-riscv32",
     "model.tflite --boards all-emulated --json",
     'model.tflite --boards attached --meter "python joulescope.py"',
+    "model.tflite --boards mps2-an386 --against tflm --tflm tflite-micro",
 )
 class BenchArguments(SourceArguments):
     """Arguments of ``microc bench``."""
@@ -333,6 +334,10 @@ class BenchArguments(SourceArguments):
         parse_seconds,
         10.0,
     )
+    against: str = choice(
+        "--against", ("tflm",), "engine to measure beside microc: TFLite Micro, on the same board", "", metavar="tflm"
+    )
+    tflm: Path | None = path_option("--tflm", "DIR", "copy of TFLite Micro, built for the board (default: MICROC_TFLM)")
 
 
 # ---- Reports.
@@ -355,6 +360,9 @@ class ReportArguments(SourceArguments):
     )
     output: Path | None = path_option("-o --output", "FILE", "report to write: page (.html) or data (.json)")
     verified: Path | None = VERIFIED
+    bench: Path | None = path_option(
+        "--bench", "F.json", "comparison to show: saved output of bench --against tflm --json"
+    )
 
 
 @command(
