@@ -11,8 +11,10 @@ from __future__ import annotations
 import base64
 import re
 import tomllib
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -54,7 +56,19 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 """Maximum size of a ``format.toml``, in bytes."""
 REQUIRED_TEXTS = ("title", "status", "checked", "sources")
 """Keys of a ``format.toml`` that are required and whose values are strings."""
-OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families", "built", "linted")
+OPTIONAL_KEYS = (
+    "headers",
+    "commands",
+    "files",
+    "fixed",
+    "target",
+    "compiled",
+    "boards",
+    "families",
+    "built",
+    "linted",
+    "archive",
+)
 TOOL_RUNS = ("built", "linted")
 """Keys of a ``format.toml`` whose values are lists of :class:`ToolRun`."""
 IN_TESTS = "tests"
@@ -85,7 +99,8 @@ class Format:
     ``target`` is the default core. ``compiled`` is the path of a JavaScript file that defines ``NETWORK``, the network
     compiled to WebAssembly; it is empty if the format has no such file. ``boards`` is the key of an id that the board's
     file must contain in its table ``[ids]``; if it is empty, every board is accepted. ``families`` are the families of
-    cores that the format's build system builds for; if there are none, it builds for all. ``built`` are the builds of
+    cores that the format's build system builds for; if there are none, it builds for all. ``archive`` is the path of a ZIP
+    file with all other files; it is empty if the format has none. ``built`` are the builds of
     its exports that were done, ``linted`` the checks of its manifests by tools or schemas of their registries."""
 
     name: str
@@ -102,6 +117,7 @@ class Format:
     compiled: str = ""
     boards: str = ""
     families: tuple[str, ...] = ()
+    archive: str = ""
     built: tuple[ToolRun, ...] = ()
     linted: tuple[ToolRun, ...] = ()
 
@@ -126,6 +142,11 @@ class Publisher:
     url: Text = Text("")
     license: Text = Text("")
     version: Text = Text("1.0.0")
+
+    @property
+    def vendor(self) -> Word:
+        """Author in the letters of a CMSIS pack's vendor; ``microc`` if there is none."""
+        return Word(re.sub(r"[^A-Za-z0-9_\-]+", "_", self.author).strip("_") or "microc")
 
 
 ANONYMOUS = Publisher()
@@ -195,11 +216,13 @@ class PackageContext:
 class Package:
     """An exported package: the content of each file by its path, and the commands that the user runs next in its folder.
 
-    ``compiled`` is the path of the JavaScript file for the network as WebAssembly; empty if the format has none."""
+    ``compiled`` is the path of the JavaScript file for the network as WebAssembly, ``archive`` that of the ZIP file; empty if
+    the format has none."""
 
     files: Mapping[str, str | bytes]
     commands: tuple[str, ...]
     compiled: str = ""
+    archive: str = ""
 
     @property
     def code(self) -> Mapping[str, str]:
@@ -212,6 +235,16 @@ class Package:
         ``webassembly``: the bytes of the WebAssembly module."""
         text = f'const NETWORK = "{base64.b64encode(webassembly).decode()}";\n'
         return replace(self, files=MappingProxyType({**self.files, self.compiled: text}))
+
+    def with_archive(self) -> Package:
+        """Return the package with a ZIP file of all its files. Equal files give equal bytes."""
+        content = BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, data in sorted(self.files.items()):
+                entry = zipfile.ZipInfo(path)  # of 1980-01-01, the earliest date that the format has
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(entry, data)
+        return replace(self, files=MappingProxyType({**self.files, self.archive: content.getvalue()}))
 
 
 def list_formats() -> tuple[str, ...]:
@@ -254,7 +287,7 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*REQUIRED_TEXTS, *OPTIONAL_KEYS})
     wrong = [key for key in (*REQUIRED_TEXTS, "headers") if not isinstance(data.get(key), str)]
-    wrong += [key for key in ("target", "compiled", "boards") if not isinstance(data.get(key, ""), str)]
+    wrong += [key for key in ("target", "compiled", "archive", "boards") if not isinstance(data.get(key, ""), str)]
     if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
         wrong.append("files")
     for key in ("commands", "families"):
@@ -270,8 +303,8 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"format {folder.name}: {what}",
             where=str(path),
-            hint=f"use these keys: texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, "
-            f"families, {', '.join(TOOL_RUNS)} (of tables with tool, what, when: tests or a date); a table: files; "
+            hint=f"use these keys: texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, archive, boards; lists: "
+            f"commands, families, {', '.join(TOOL_RUNS)} (of tables with tool, what, when: tests or a date); a table: files; "
             f"a bool: fixed; status: {', '.join(TEST_STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
@@ -390,7 +423,8 @@ def build_package(
         )
     files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": export_format.name})
     compiled = _check_inside_export(export_format.compiled, export_format)
-    return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
+    archive = _check_inside_export(_render_format_line(export_format.archive, context, export_format), export_format)
+    return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled, archive)
 
 
 def _escape_texts(data: Any) -> Any:

@@ -190,6 +190,8 @@ class Program(Showable):
         package = build_package(self.module_in_one_arena, self.board, name, __version__, frames, publisher)
         if package.compiled:
             package = package.with_webassembly(compile_webassembly_module(package.code, self.board.target))
+        if package.archive:
+            package = package.with_archive()
         write_tree(target, package.files)
         return package
 

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -78,3 +82,37 @@ def test_rust() -> None:
 def test_what_a_manifest_cannot_hold_is_refused(field: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"{field}: got .*, expected"):
         make_publisher(**{field: text})
+
+
+@pytest.mark.parametrize("name", ["digits", 40 * "n"])
+def test_cmsis_pack(tmp_path: Path, name: str) -> None:
+    """https://open-cmsis-pack.github.io/Open-CMSIS-Pack-Spec/main/html/packFormat.html: name, letters and files of a pack."""
+    program = microc.compile(digits.INT8, board="mps2-an386", name=name)
+    words = {
+        "author": "Ada Lovelace, Inc. <ada@lab.org>",
+        "url": "https://lab.org/packs/",
+        "license": "MIT",
+        "version": "1.2.0",
+    }
+    package = program.export("cmsis-pack", tmp_path / "pack", **words)
+    stem = f"Ada_Lovelace_Inc.{name}_model"
+    with zipfile.ZipFile(tmp_path / "pack" / f"{stem}.1.2.0.pack") as archive:
+        content = {entry: archive.read(entry) for entry in archive.namelist()}
+    on_disk = {
+        path.relative_to(tmp_path / "pack").as_posix(): path.read_bytes() for path in (tmp_path / "pack").rglob("*.*")
+    }
+    assert content.items() <= {**on_disk, "LICENSE": (tmp_path / "pack" / "LICENSE").read_bytes()}.items()
+    root = ElementTree.fromstring(content[f"{stem}.pdsc"])
+    texts = {field: root.findtext(field) for field in ("vendor", "name", "url", "supportContact")}
+    assert texts == {
+        "vendor": "Ada_Lovelace_Inc", "name": f"{name}_model", "url": "https://lab.org/packs/",
+        "supportContact": "mailto:ada@lab.org",
+    }  # fmt: skip
+    files = {element.attrib["name"] for element in root.iter("file")}
+    assert files == set(content) - {f"{stem}.pdsc", "LICENSE", "manifest.json"}
+    (component,) = root.iter("component")
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}", component.attrib["Csub"])
+    assert root.find("licenseSets/licenseSet/license").attrib["spdx"] == "MIT"  # type: ignore[union-attr]
+    assert package.files == program.export("cmsis-pack", tmp_path / "pack", **words).files
+    anonymous = manifest("cmsis-pack", "microc.digits_model.pdsc", make_publisher())
+    assert "<url></url>" in anonymous and "<license>LICENSE</license>" in anonymous and "example.com" not in anonymous
