@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ import microc
 from microc.cli import main
 from microc.compiler.model import load
 from microc.device.boards import load_board
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.file import to_bytes
 from microc.reports.advice import (
     ADVICES,
     AdvisedNetwork,
@@ -89,6 +93,29 @@ def test_search_is_for_kernels_that_nobody_measured() -> None:
         assert found["gain"] > 0.01 and "100 % of the time" in found["text"]
 
 
+def test_a_search_by_its_command_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of the advice, with few trials of one layer: what it chooses is not slower on the board."""
+    if shutil.which("qemu-system-arm") is None:
+        pytest.skip("qemu-system-arm is not installed")
+    monkeypatch.chdir(tmp_path)
+    net = GraphBuilder("dense")
+    weight = net.new_constant("w", np.random.default_rng(3).integers(-99, 99, (12, 40)).astype(np.int8))
+    graph = net.graph("dense", {"y": net.op("dense", net.input("x", (1, 40), "int8"), weight, out_dtype="int32")})
+    (tmp_path / "dense.mcg").write_bytes(to_bytes(graph))
+    board = "mps2-an385"
+    (advice,) = [each for each in advised("dense.mcg", board) if "microc tune" in each["command"]]
+    command = shlex.split(advice["command"])
+    assert main([*command[1:], "--trials", "4", "--quiet"]) == 0
+    capsys.readouterr()
+    counts = []
+    for words in ([], ["--tuned", "tuned.jsonl"]):
+        assert main(["bench", "dense.mcg", "--boards", board, *words, "--json"]) == 0
+        counts.append(json.loads(capsys.readouterr().out)["boards"][0]["time"])
+    assert 0 < counts[1] <= counts[0]
+
+
 @pytest.mark.parametrize(
     ("model", "board", "options", "told", "better"),
     [
@@ -126,12 +153,14 @@ def test_a_nearly_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("microc.reports.advice._NEARLY_FULL_SHARE", 0.8)  # of RAM the network takes 83 %
     before = microc.compile(digits.INT8, board="arduino-uno").report()
     commands = [shlex.split(each["command"]) for each in before["next_steps"]]
-    advised = {words[-4]: words[-3] for words in commands if words[-4] in ("--optimize", "--ram", "--board")}
-    assert set(advised) == {"--optimize", "--ram", "--board"} and advised["--optimize"] == "size"
+    advised = {words[-4]: words[-3] for words in commands if words[-4] in ("--optimize", "--ram", "--board", "--flash")}
+    assert set(advised) == {"--optimize", "--ram", "--board", "--flash"} and advised["--optimize"] == "size"
     smaller = microc.compile(digits.INT8, board="arduino-uno", optimize="size").report()
     assert smaller["flash"] < before["flash"]
     limited = microc.compile(digits.INT8, board="arduino-uno", ram=int(advised["--ram"])).report()
     assert limited["arena"] <= int(advised["--ram"]) and limited["ram"] < before["ram"]
+    limited = microc.compile(digits.INT8, board="arduino-uno", flash=int(advised["--flash"])).report()
+    assert limited["flash"] < before["flash"] and limited["estimated_cycles"] <= smaller["estimated_cycles"]
     larger = microc.compile(digits.INT8, board=advised["--board"]).report()
     assert all(2 * larger[memory] <= larger[f"board_{memory}"] for memory in ("flash", "ram"))
 
