@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from tests.device.smoke import needs
 from tests.support.corpus import ABSENT, CORPUS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTEBOOK = EXAMPLES / "notebook" / "first_network.ipynb"
+KERNEL = ("nbclient", "nbformat")
 PACKAGES = {
     "wake_word": ("pymicro_wakeword",),
     "vibration": ("sklearn",),
@@ -108,3 +112,22 @@ def run(*command: str, folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells in order: the C answers as scikit-learn does."""
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install microc[test]")
+    monkeypatch.chdir(tmp_path)
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        exec("".join(cell["source"]), names)
+    assert names["agreement"] == 1.0 and "advice" in names["report"].data
+    assert names["instructions"] is None or 1_000 < names["instructions"] < 100_000
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)
+
+
+def test_the_notebook_in_a_kernel() -> None:
+    client, form = (pytest.importorskip(name, reason="needs pip install nbclient ipykernel") for name in KERNEL)
+    pytest.importorskip("ipykernel", reason="needs pip install nbclient ipykernel")
+    client.NotebookClient(form.read(NOTEBOOK, 4), timeout=300, kernel_name="python3").execute()
