@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import microc
 from microc.cli import main
 from microc.device.boards import load_board
-from microc.errors import ToolError, UnsupportedError
+from microc.errors import ToolError, UnsupportedError, UsageError
+from microc.run.board_project import open_project
 from microc.run.tflm_firmware import (
     FOLDER,
     LIBRARY,
     RESOLVER,
     _compare_outputs,
+    check_comparable,
     find_tflm,
     list_registrations,
     list_resolver_methods,
@@ -255,11 +258,17 @@ def test_the_resolver_tells_its_operators() -> None:
     assert methods["RESHAPE"] == ("AddReshape", False) and methods["CUSTOM:SignalWindow"] == ("AddWindow", False)
 
 
-def test_options_that_change_the_firmware_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    folder = make_copy(tmp_path, "-DNEEDED=1", "-DOUTPUT_BYTES=10")
-    assert main(["bench", str(digits.INT8), "--boards", "host", "--against", "tflm", "--tflm", str(folder),
-                 "--protocol", "mlperf"]) in (2, 6)  # fmt: skip
-    capsys.readouterr()
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"protocol": "mlperf"}, "its protocol is mlperf"), ({}, "it streams")]
+)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+    project = open_project(microc.compile(digits.INT8, board="host", **options).write(tmp_path / "project"))
+    check_comparable(replace(project, manifest={**project.manifest, "options": {"protocol": "rpc"}}))
+    manifest = (
+        project.manifest if options else {**project.manifest, "streaming": {"inputs": {}, "outputs": {}, "hop": 1}}
+    )
+    with pytest.raises(UsageError, match=reason):
+        check_comparable(replace(project, manifest=manifest))
 
 
 def test_outputs_are_compared_by_their_bits() -> None:
