@@ -37,7 +37,7 @@ from microc.external.backend import BACKENDS, Backend, Code, Entry, Region, Span
 from microc.frontend.signature import Rank, Value, bind_converter
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
-from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
+from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin, list_intrinsics
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.isa.portable import UNALIGNED
 from microc.isa.small_families import with_unit
@@ -70,6 +70,7 @@ __all__ = (
     "Entry",
     "GradientCall",
     "InstructionSet",
+    "Intrin",
     "ModelError",
     "OnnxApplication",
     "OpCall",
@@ -213,7 +214,7 @@ def _register_additions(plugin: Plugin, stack: ExitStack) -> None:
         onnx = {name: OnnxConverter(bind_converter(convert), ()) for name, convert in plugin.onnx.items()}
         stack.enter_context(PLUGIN_CONVERTERS.extend(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
-    words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
+    words = (*plugin.externs, *(word for s in sets for word in list_intrinsics(s)))
     stack.enter_context(SCALAR.extend({intrinsic.name: intrinsic for intrinsic in words}))
     stack.enter_context(TENSOR.extend({tensor.name: tensor for s in sets for tensor in s.tensors}))
     stack.enter_context(CORES.extend({core.name: core for core in plugin.cores}))
@@ -322,7 +323,7 @@ def _check_plugin(plugin: Plugin, file_name: str) -> None:
                 hint="choose one of " + ", ".join(FAMILIES),
             )
         for s in core.sets:
-            strange = sorted(s.bodies.keys() - known - {word.name for word in s.intrinsics})
+            strange = sorted(s.bodies.keys() - known - {word.name for word in list_intrinsics(s)})
             if strange:
                 raise UsageError(
                     f"instruction set {s.name!r} has bodies of unknown intrinsics: {', '.join(strange)}",

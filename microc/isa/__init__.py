@@ -14,7 +14,18 @@ from types import MappingProxyType
 from microc.base.immutable import Registry
 from microc.isa.arm import ARM
 from microc.isa.arm_neon import AARCH64, ARMV7A
-from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, TensorIntrin, VectorUnit
+from microc.isa.instruction_set import (
+    Body,
+    Core,
+    Costs,
+    Family,
+    InstructionSet,
+    Intrin,
+    TensorIntrin,
+    VectorUnit,
+    build_lane_form,
+    split_lane_form,
+)
 from microc.isa.riscv import RISCV
 from microc.isa.small_families import AVR, HOST, WASM, XTENSA
 from microc.isa.vocabulary import INTRINSICS, TENSORS
@@ -28,8 +39,20 @@ CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.va
 ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})
 """Alternative names of cores that users may write."""
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
+_VOCABULARY = {intrin.name: intrin for intrin in INTRINSICS}
+
+
+def list_intrinsics(instructions: InstructionSet) -> tuple[Intrin, ...]:
+    """Return the intrinsics of a set that the vocabulary lacks: those that it declares, and the forms in lanes of scalar
+    intrinsics for which it has bodies (:func:`.instruction_set.build_lane_form`)."""
+    known = _VOCABULARY | {intrin.name: intrin for intrin in instructions.intrinsics}
+    forms = (split_lane_form(name) for name in instructions.bodies if name not in known)
+    scalars = ((known[name], lanes) for name, lanes in forms if lanes and name in known and known[name].is_scalar)
+    return (*instructions.intrinsics, *(build_lane_form(scalar, lanes) for scalar, lanes in scalars))
+
+
 SCALAR: Registry[Intrin] = Registry(
-    "an intrinsic", {i.name: i for i in (*INTRINSICS, *(i for s in _OWN.values() for i in s.intrinsics))}
+    "an intrinsic", {**_VOCABULARY, **{i.name: i for s in _OWN.values() for i in list_intrinsics(s)}}
 )
 TENSOR: Registry[TensorIntrin] = Registry(
     "a tensor intrinsic", {t.name: t for t in (*TENSORS, *(t for s in _OWN.values() for t in s.tensors))}
@@ -52,6 +75,7 @@ __all__ = [
     "c_bodies_of_intrinsic",
     "c_body_for_cost_model",
     "find_four_product_intrinsic",
+    "list_intrinsics",
 ]
 
 

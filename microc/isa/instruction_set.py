@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 from microc.base.immutable import frozen
@@ -13,6 +14,7 @@ from microc.isa.instruction_order import Pipeline
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
+from microc.tir.rewrite import substitute
 
 # ---- An intrinsic is a function of the machine-independent vocabulary: a name with a meaning in TIR. An instruction set has a
 # body in C for it.
@@ -120,6 +122,43 @@ class Intrin:
     def active_lane_count(self) -> Expr:
         """The number of active lanes: the trip count of the loop over lanes in the meaning."""
         return VL if self.scalable else int32_constant(self.lanes)
+
+
+# ---- Lanes: the body of ``average_u8x4`` or ``average_i32x4`` computes the scalar intrinsic ``average`` in every lane of a word
+# or of a vector. Its meaning follows from that of the scalar, so that a set declares the body alone.
+
+_LANE_FORM = re.compile(r"(\w+?)_((?:i8x4|u8x4|i16x2)|(?:i32x|f32x)(?:vscalex)?\d+)")
+_WORD_LANES = {"i8x4": (8, True), "u8x4": (8, False), "i16x2": (16, True)}
+"""Bits of a lane of a word, and whether it is signed."""
+
+
+@lru_cache(maxsize=4096)
+def split_lane_form(name: str) -> tuple[str, str]:
+    """Split ``average_u8x4`` into the name of a scalar intrinsic and its lanes. The lanes of other names are empty."""
+    match = _LANE_FORM.fullmatch(name)
+    return (match[1], match[2]) if match else (name, "")
+
+
+def build_lane_form(scalar: Intrin, lanes: str) -> Intrin:
+    """Build the intrinsic that computes a scalar intrinsic in ``lanes``: those of a word (``u8x4``), or of a vector (``i32x4``,
+    ``f32xvscalex16``). The results in the lanes of a word wrap around."""
+    name, meaning = f"{scalar.name}_{lanes}", scalar.meaning
+    assert isinstance(meaning, Expr)
+    params = tuple(param for param in scalar.params if isinstance(param, Var))
+    if lanes not in _WORD_LANES:
+        count, scalable = int(re.findall(r"\d+", lanes)[-1]), "vscale" in lanes
+        vectors = tuple(Var(p.name, vector_dtype(p.dtype, count, scalable)) for p in params)
+        return Intrin(name, (*vectors, *((VL,) if scalable else ())), meaning, count, scalar.limits, scalable=scalable)
+    bits, signed = _WORD_LANES[lanes]
+    mask, sign = (1 << bits) - 1, 1 << (bits - 1)
+    word: Expr = int32_constant(0)
+    for shift in range(0, 32, bits):
+        parts = {param: (param >> shift) & mask for param in params}
+        values: dict[Var, Expr] = {param: (part ^ sign) - sign if signed else part for param, part in parts.items()}
+        value = substitute(meaning, values) & mask
+        # The highest lane is signed, so that its product by a power of two does not overflow.
+        word = word | (value if shift + bits < 32 else (value ^ sign) - sign) * (1 << shift)
+    return Intrin(name, params, word)
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)

@@ -105,6 +105,9 @@ FLOATS: Final = "floats"
 """Note on a ``lanes`` loop. Its value 1 allows vectors of floats, 2 also products with a scalar, 3 also stores as float16."""
 STRIDED: Final = "strided"
 """Note on a ``lanes`` loop. Its value is the largest stride at which the core copies elements of 8 or 16 bits by vectors."""
+LANE_FORMS: Final = "lane_forms"
+"""Note on a ``lanes`` or ``vectorized`` loop. Its value names the scalar intrinsics that the core computes in lanes, too, with
+spaces between them."""
 MOVED: Final = "moved"
 """Note on a copy loop for which a test is generated that decides at run time whether whole words can be copied."""
 PEEL: Final = "peel"
@@ -128,8 +131,29 @@ DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop in a work group. While an iteration computes, the data of the next iteration are copied to the other half of
 a buffer."""
 LOOP_NOTES: Final = frozenset(
-    {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DISTRIBUTED, DOUBLE_BUFFER}
+    {
+        LANES,
+        SCALABLE,
+        FLOATS,
+        STRIDED,
+        LANE_FORMS,
+        MOVED,
+        PEEL,
+        PRODUCT,
+        UNIT,
+        WINDOW,
+        PRIVATE,
+        DISTRIBUTED,
+        DOUBLE_BUFFER,
+    }
 )
+
+
+def lane_forms(loop: ir.For) -> frozenset[str]:
+    """Return the scalar intrinsics that the core also computes in the lanes of a loop (:data:`LANE_FORMS`)."""
+    return frozenset(str(dict(loop.annotations).get(LANE_FORMS, "")).split())
+
+
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),

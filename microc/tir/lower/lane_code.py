@@ -54,6 +54,12 @@ CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 """Saturating intrinsics by name: (lowest value, highest value, number of bits by which the operand is shifted right first)."""
 
 
+LANE_CALLS = frozenset(
+    {*CLAMPS, "high_mul_round", "high_product", "high_mac", "high_mac_round", "dot2", "dot4_i8", "dot4_u8"}
+)
+"""Scalar intrinsics that loops over lanes compute on every core with vectors."""
+
+
 class VectorOperations(LaneScope):
     """Vector arithmetic of a loop over lanes: products, shifts and saturation.
 
@@ -364,6 +370,8 @@ class LaneBodyRewriter(VectorOperations):
                     self.to_vector(total),
                     element="float32",
                 )
+            case ir.Call(name, args) if name in self.lane_forms:
+                return self.call_intrinsic(name, *map(self.to_vector, args), element="float32")
             case ir.Call(name, args) if name in FLOAT_CALLS:
                 return self.call_intrinsic(name, *map(self.to_vector, args), element="float32")
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
@@ -440,6 +448,8 @@ class LaneBodyRewriter(VectorOperations):
             case ir.Call(name) if name in CLAMPS:
                 low, high, _ = CLAMPS[name]
                 return self.to_vector(ir.clamp(saturation_operand(expr), low, high))
+            case ir.Call(name, args) if name in self.lane_forms and expr.dtype == "int32":
+                return self.call_intrinsic(name, *map(self.to_vector, args))
             case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
                 return self.call_intrinsic(name, self.to_vector(a), self.to_vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):

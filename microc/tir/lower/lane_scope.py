@@ -170,7 +170,7 @@ class LaneScope:
     The ``used_lane_count`` iterations from ``start`` on become the lanes of vectors of ``lane_count`` elements.
     ``vector_tiles``: register arrays from outside of the loop, with the arrays of vectors that replace them. ``float_level``:
     0 allows no vectors of floats, 1 allows them, 2 also fused multiply-adds by a scalar, 3 also stores as float16.
-    ``name_suffix``: suffix of the names of new variables.
+    ``name_suffix``: suffix of the names of new variables. ``lane_forms``: scalar intrinsics that are intrinsics on vectors, too.
 
     Two fields are for scalable vectors, whose length is a multiple of ``lane_count`` (:mod:`microc.tir.symbolic`).
     ``active_lane_count``: variable with the number of active lanes. ``max_active_lane_count``: variable with this number in
@@ -188,6 +188,7 @@ class LaneScope:
     vector_tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     float_level: int = 0
     name_suffix: str = ""
+    lane_forms: frozenset[str] = frozenset()
     active_lane_count: ir.Var | None = None
     max_active_lane_count: ir.Var | None = None
     vector_of_register_array: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)

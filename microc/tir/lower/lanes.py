@@ -86,7 +86,7 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             annotations=tuple(
                 a
                 for a in s.annotations
-                if a[0] not in (names.LANES, names.SCALABLE, names.FLOATS, names.MOVED, names.STRIDED)
+                if a[0] not in (names.LANES, names.SCALABLE, names.FLOATS, names.MOVED, names.STRIDED, names.LANE_FORMS)
             ),
         )
         if names.MOVED in notes:
@@ -309,7 +309,10 @@ def _to_vector_loop(
     count, rest = divmod(extent, lane_count)
     parts: list[ir.Stmt] = []
     if count:
-        whole = LaneBodyRewriter(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level)
+        whole = LaneBodyRewriter(
+            *(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level),
+            lane_forms=names.lane_forms(loop),
+        )
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
         kind = "serial" if _accessed_register_arrays(loop).isdisjoint(vector_tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.rewrite_statement(loop.body), kind)
@@ -322,7 +325,8 @@ def _to_vector_loop(
         parts.append(whole.hoist_constants(body))
     if rest:
         part = LaneBodyRewriter(
-            loop.var, ir.const(count * lane_count, "int32"), rest, lane_count, vector_tiles, float_level, "_end"
+            *(loop.var, ir.const(count * lane_count, "int32"), rest, lane_count, vector_tiles, float_level, "_end"),
+            lane_forms=names.lane_forms(loop),
         )
         parts.append(part.hoist_constants(part.rewrite_statement(loop.body)))
     return ir.seq(*parts)
@@ -341,6 +345,7 @@ def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stm
         lane_count,
         {},
         float_level,
+        lane_forms=names.lane_forms(loop),
         active_lane_count=active,
         max_active_lane_count=max_active_lane_count,
     )

@@ -16,6 +16,7 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.region import build_address, is_consecutive, memory_stride
+from microc.tir.names import lane_forms
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
 # ---- Packed words: the bytes or int16 values that a loop stores are computed for all elements of a 32-bit word at once.
@@ -33,13 +34,14 @@ class WordConverter:
 
     ``dtype``: dtype of the elements of a word. ``var``: the loop variable. ``word_start``: value of the loop variable for the
     first element of the word. ``loop_registers``: registers of the loop, with the number that they were initialised with, or
-    None if they contain a packed word.
+    None if they contain a packed word. ``lane_forms``: scalar intrinsics that are intrinsics on words, too.
     """
 
     dtype: str
     var: ir.Var
     word_start: ir.Expr
     loop_registers: dict[ir.Expr, int | None] = field(default_factory=dict)
+    lane_forms: frozenset[str] = frozenset()
 
     def to_word(self, value: ir.Expr) -> ir.Expr | None:
         """Return the packed word of an expression's values in consecutive iterations; None if it cannot be computed."""
@@ -57,6 +59,10 @@ class WordConverter:
                 return self.to_word(load)
             case ir.Cast(to, inner) if to == self.dtype and inner.dtype == "int32":
                 return self.to_word(inner)
+            case ir.Call(name, args) if name in self.lane_forms:
+                parts = [self.to_word(arg) for arg in args]
+                operands = tuple(part for part in parts if part is not None)
+                return ir.Call(f"{name}_{KINDS[self.dtype]}", operands, "int32") if len(operands) == len(args) else None
             case ir.Bin("max" | "min" as op, a, b):
                 return self._convert_min_or_max(op, a, b)
             case ir.Select(condition, a, b) if self.var not in free_vars(condition):
@@ -77,19 +83,20 @@ class WordConverter:
         return None if first is None or second is None else ir.Call(name, (first, second), "int32")
 
 
-def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
-    """Convert the body of a loop over ``var`` to a body that computes and stores a packed word.
+def convert_to_word_stores(loop: ir.For, word: ir.Var) -> tuple[int, ir.Stmt] | None:
+    """Convert the body of a loop to a body that computes and stores a packed word.
 
     Returns (number of elements in a word, body of a loop over ``word``). None if the body does more than store to registers
     and finally store one element to memory.
     """
-    body = unroll_loops(body)
+    body, var = unroll_loops(loop.body), loop.var
     stores = body.body if isinstance(body, ir.Seq) else (body,)
     last = stores[-1]
     if not isinstance(last, ir.Store) or last.buffer.dtype not in KINDS or not is_consecutive(last.indices, var):
         return None
     lanes = 4 // dtypes.nbytes(last.buffer.dtype)
-    words, word_body = WordConverter(last.buffer.dtype, var, word * lanes), list[ir.Store]()
+    words = WordConverter(last.buffer.dtype, var, word * lanes, lane_forms=lane_forms(loop))
+    word_body: list[ir.Store] = []
     for store in stores:
         if not isinstance(store, ir.Store) or (store.buffer.scope == "register") != (store is not last):
             return None
@@ -251,7 +258,7 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
     if extent is None:
         return None
     found, widens = (
-        convert_to_word_stores(loop.body, loop.var, word),
+        convert_to_word_stores(loop, word),
         isinstance(store, ir.Store) and _is_widening(store),
     )
     if isinstance(store, ir.Store):
