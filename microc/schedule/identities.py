@@ -294,6 +294,24 @@ def _list_split_roundings() -> Iterator[Identity]:
         )
 
 
+# ---- High multiply-accumulate by its sum, for cores with an instruction for the product alone, doubled or not
+
+
+def _list_sums_of_products() -> Iterator[Identity]:
+    """Yield ``high_mac(x, m, c) = c + high_product(x, m)``, the same rounded, and both of a doubled operand."""
+    for (mac, high), (suffix, x) in product(
+        {"high_mac_round": "high_mul_round", "high_mac": "high_product"}.items(),
+        {"": _X, "_of_doubled": _X << 1}.items(),
+    ):
+        yield Identity(
+            f"{mac}{suffix}_by_sum",
+            ir.call(mac, x, _M, _C),
+            _C + ir.call(high, x, _M),
+            ranges=(*((_SPARE_BIT,) if suffix else ()), _MULTIPLIER, _ADDEND),
+            scalar=True,
+        )
+
+
 # ---- High products from 32-bit products of parts of the operands, for cores on which 64-bit products are library calls
 #
 # Instruction sets declare the intrinsics by an empty C body where the portable C is best. (AVR does not: its 32-bit products are
@@ -536,7 +554,11 @@ _BY_OLD_STEP = {
     "select_conversion": (*_list_conversions(),),
 }
 IDENTITIES: Mapping[str, Identity] = MappingProxyType(
-    {identity.name: identity for identities in _BY_OLD_STEP.values() for identity in identities}
+    {
+        identity.name: identity
+        for identities in (*_BY_OLD_STEP.values(), _list_sums_of_products())
+        for identity in identities
+    }
 )
 """All identities, by name."""
 OLD_STEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from microc.base import dtypes
 from microc.isa import CORES, SCALAR, Costs, c_bodies_of_intrinsic, c_body_for_cost_model
-from microc.isa.instruction_set import SILENT, Body
+from microc.isa.instruction_set import SILENT, Body, split_lane_form
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.lower.lane_code import LANE_CALLS
 from microc.tir.rewrite import children, walk_expr, walk_stmt
 
 Operations = Mapping[str, float]
@@ -439,7 +440,8 @@ class IntrinsicCost(NamedTuple):
 
 
 def list_scalar_intrinsic_costs(target: Target) -> tuple[IntrinsicCost, ...]:
-    """Return the costs of the scalar intrinsics for which the target's core, or a plugin, has C bodies, sorted by name.
+    """Return the costs of the scalar intrinsics for which the target's core, or a plugin, has C bodies, and of those that it
+    computes in lanes, sorted by name.
 
     Schedules call an intrinsic where its meaning occurs if its body takes fewer instructions."""
     return _list_costs_by_registries(target, CORES.entries, SCALAR.entries)
@@ -450,8 +452,18 @@ def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: objec
     """Return :func:`list_scalar_intrinsic_costs`. The contents of the registries are part of the key, since plugins extend
     them."""
     selector, features = Selector(target), target.core.has
-    names = (name for name, each in SCALAR.items() if each.is_scalar and (name in features or each.bodies))
-    return tuple(selector.cost_of_intrinsic(name) for name in sorted(names))
+    costs: list[IntrinsicCost] = []
+    for name in sorted(features | {name for name, intrin in SCALAR.items() if intrin.bodies}):
+        scalar, lanes = split_lane_form(name)
+        if name not in SCALAR:
+            continue
+        if lanes and scalar in SCALAR and SCALAR[scalar].is_scalar:
+            if scalar not in LANE_CALLS:  # lanes compute what one number takes
+                body = selector.cost_of_intrinsic(name).body
+                costs.append(IntrinsicCost(name, body, selector.cost_of_intrinsic(scalar).meaning))
+        elif SCALAR[name].is_scalar:
+            costs.append(selector.cost_of_intrinsic(name))
+    return tuple(costs)
 
 
 def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:

@@ -1,155 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of instructions by meaning: unification, identities of expressions, and scalar intrinsics."""
+"""Selection of instructions by meaning: identities of expressions, and scalar intrinsics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from microc.base import dtypes
 from microc.errors import ScheduleError, known_names_hint
 from microc.isa import SCALAR, Intrin
+from microc.isa.instruction_set import split_lane_form
 from microc.schedule.identities import IDENTITIES, Context, Identity, Match
+from microc.schedule.primitives.unification import (
+    equal_form,
+    expand_call,
+    list_meanings,
+    list_terms,
+    match_int32_clamp,
+    normalise_clamp,
+    root_operator,
+    substitute_operands,
+    unify,
+)
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
 from microc.tir.analysis.linear_forms import within
-from microc.tir.analysis.simplification import bounds_of, simplify
-from microc.tir.names import RESULT_RANGES
+from microc.tir.analysis.simplification import bounds_of
+from microc.tir.lower.lane_code import LANE_CALLS
+from microc.tir.lower.vectorize import KINDS as WORD_SUFFIXES
+from microc.tir.names import LANE_FORMS, LANES, RESULT_RANGES, SCALABLE
 from microc.tir.rewrite import (
     ExprMap,
-    children,
     map_children,
     map_expr,
     map_stmt,
     stmt_children,
     stmt_exprs,
-    substitute,
+    walk_all_exprs,
     walk_expr,
-    with_children,
+    walk_stmt,
 )
-
-# ---- Unification of patterns with expressions: a variable of a pattern matches any operand of its dtype,
-# commutative operators of integers match in both orders, and so do the minimum and the maximum of a clamp. An
-# operand that is a call of an intrinsic also matches the intrinsic's meaning.
-
-
-_COMMUTATIVE = frozenset({"add", "mul", "bitand", "bitor", "bitxor", "min", "max", "eq", "ne"})
-Operands = Mapping[ir.Expr, ir.Expr]
-"""Operands by variable of a pattern."""
-
-
-def root_operator(expr: ir.Expr | ir.Stmt) -> str:
-    """Return the name of the outermost operator of an expression, by which patterns are looked up. Maxima are minima,
-    because a clamp may be written in both orders."""
-    match expr:
-        case ir.Bin("max", ir.Bin("min")):
-            return "min"
-        case ir.Bin(op) | ir.Un(op):
-            return op
-        case ir.Call(name):
-            return name
-        case _:
-            return type(expr).__name__
-
-
-def normalise_clamp(expr: ir.Expr) -> tuple[ir.Expr, bool]:
-    """Rewrite a clamp of int32 to ``min(max(x, low), high)`` with a simplified x, so that a final shift of x is visible.
-    Leave any other expression unchanged. Return the expression, and whether it is a clamp."""
-    parts = match_int32_clamp(expr)
-    return (expr, False) if parts is None else (ir.clamp(simplify(parts[0]), *parts[1]), True)
-
-
-def _clamp_with_outer_minimum(expr: ir.Expr) -> ir.Expr:
-    """Rewrite a clamp of int32 to ``min(max(x, low), high)``. Leave any other expression unchanged."""
-    parts = match_int32_clamp(expr)
-    return expr if parts is None else ir.clamp(parts[0], *parts[1])
-
-
-def match_int32_clamp(expr: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match ``min(max(x, low), high)`` of int32, with minimum and maximum in either order. Return (x, (low, high));
-    None if it does not match."""
-    match expr:
-        case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if expr.dtype == "int32":
-            return x, (int(low), int(high))
-        case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if expr.dtype == "int32" and low <= high:
-            return x, (int(low), int(high))
-        case _:
-            return None
-
-
-def add_constant(expr: ir.Expr, value: int) -> ir.Expr:
-    """Build the sum of an integer expression and a constant. A constant that the expression adds or subtracts is included."""
-    match expr:
-        case ir.Const(int() as number):
-            return ir.Const(number + value, expr.dtype)
-        case ir.Bin("add" | "sub" as op, x, ir.Const(int() as number)):
-            total = (number if op == "add" else -number) + value
-            return x if total == 0 else x + total if total > 0 else x - -total
-        case _:
-            return simplify(expr + value)
-
-
-def expand_call(call: ir.Call) -> ir.Expr:
-    """Return the meaning of a call of a scalar intrinsic, with its arguments. Return any other call unchanged."""
-    return _expand_call(call, SCALAR.entries)
-
-
-@lru_cache(maxsize=256)
-def _expand_call(call: ir.Call, _entries: object) -> ir.Expr:
-    """Return :func:`expand_call`. The contents of the registry are part of the key, since plugins extend it."""
-    intrin = SCALAR.get(call.name)
-    if intrin is None or not intrin.is_scalar or not isinstance(intrin.meaning, ir.Expr):
-        return call
-    params = (param for param in intrin.params if isinstance(param, ir.Var))
-    return substitute(intrin.meaning, dict(zip(params, call.args, strict=True)))
-
-
-def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterator[Operands]:
-    """Iterate over the operands for which ``pattern`` is equal to ``expr``. ``known``: operands that were matched before."""
-    if isinstance(pattern, ir.Var):
-        if known.get(pattern, expr) == expr and pattern.dtype == expr.dtype:
-            yield {**known, pattern: expr}
-        return
-    match pattern:
-        # A distance plus one may have been folded: d + 1 is s for d = s - 1.
-        case ir.Bin("add", ir.Var() as var, ir.Const(int() as number)) if var in known:
-            if add_constant(known[var], number) == expr:
-                yield known
-                return
-        case ir.Bin("min", ir.Bin("max")):
-            expr = _clamp_with_outer_minimum(expr)
-        case ir.Bin() | ir.Select() | ir.Cast() if isinstance(expr, ir.Call):
-            expr = expand_call(expr)
-        case _:
-            pass
-    if type(pattern) is not type(expr) or pattern.dtype != expr.dtype:
-        return
-    match pattern, expr:
-        case ir.Const(), _:
-            if pattern == expr:
-                yield known
-            return
-        case (ir.Bin(a), ir.Bin(b)) | (ir.Un(a), ir.Un(b)) | (ir.Call(a), ir.Call(b)) if a != b:
-            return
-        case ((ir.Load() | ir.AddressOf()), _):
-            return
-    parts = children(expr)
-    yield from _unify_all(children(pattern), parts, known)
-    if isinstance(pattern, ir.Bin) and pattern.op in _COMMUTATIVE and dtypes.is_integer(parts[0].dtype):
-        yield from _unify_all(children(pattern), parts[::-1], known)
-
-
-def _unify_all(patterns: Sequence[ir.Expr], parts: Sequence[ir.Expr], known: Operands) -> Iterator[Operands]:
-    """Iterate over the operands for which all patterns are equal to the expressions ``parts`` at the same positions."""
-    if len(patterns) != len(parts):
-        return
-    if not patterns:
-        yield known
-        return
-    for operands in unify(patterns[0], parts[0], known):
-        yield from _unify_all(patterns[1:], parts[1:], operands)
-
 
 # ---- The primitive ``apply_identities``: it replaces occurrences of the left sides of identities by their right
 # sides.
@@ -288,27 +180,6 @@ class _Rewriter:
         return None
 
 
-def substitute_operands(template: ir.Expr, operands: Operands) -> ir.Expr:
-    """Build an expression from a template by replacing its variables by operands. Arithmetic on constants is computed;
-    operands are not simplified."""
-    if isinstance(template, ir.Var):
-        return operands[template]
-    parts = children(template)
-    found = [substitute_operands(part, operands) for part in parts]
-    built = with_children(template, found)
-    match template, built:
-        case ir.Cast(dtype), ir.Cast(_, ir.Const(value)) if dtypes.is_integer(dtype):
-            return ir.Const(int(value), dtype)
-        case ir.Bin("add" | "sub" as op, ir.Var(), ir.Const(int() as value)), _ if dtypes.is_integer(built.dtype):
-            return add_constant(found[0], value if op == "add" else -value)
-        case _, ir.Bin("add" | "shl" | "shr", a, ir.Const(0)):
-            return a
-        case _, ir.Bin(_, ir.Const(), ir.Const()):
-            return simplify(built)
-        case _:
-            return built
-
-
 # ---- The primitive ``select_intrinsics``: it finds the meanings of scalar intrinsics in a function, and replaces
 # them by calls.
 #
@@ -338,61 +209,176 @@ def select_in_expr(expr: ir.Expr, names: Sequence[str]) -> ir.Expr:
 
 
 def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[str]]:
-    """Return the function with calls of intrinsics, and the names of the called intrinsics."""
+    """Return the function with calls of intrinsics, and the names of the called intrinsics.
+
+    A loop whose iterations run in lanes gets a note of the intrinsics that the core computes in these lanes."""
     called = set[str]()
-    select = _intrinsic_selector(names, called)
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, select))), called
+    lanes_of_expr: dict[int, tuple[str, ...]] = {}
+    if any(isinstance(s, ir.For) and _lanes_of(s) for s in walk_stmt(func.body)):
+        lanes_of_expr = {id(expr): lanes for expr, lanes in _list_lanes(func.body, ()) if lanes}
+    selectors = {lanes: _intrinsic_selector(names, called, lanes) for lanes in {(), *lanes_of_expr.values()}}
+
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store):
+            return _restore_bounds_of_indices(stmt)
+        if not isinstance(stmt, ir.For) or not (lanes := _lanes_of(stmt)):
+            return stmt
+        calls = {x.name for x in walk_all_exprs(stmt.body) if isinstance(x, ir.Call)}
+        forms = sorted(name for name in calls for suffix in lanes if f"{name}_{suffix}" in called)
+        return replace(stmt, annotations=(*stmt.annotations, (LANE_FORMS, " ".join(forms)))) if forms else stmt
+
+    def on_expr(expr: ir.Expr) -> ir.Expr:
+        return map_expr(expr, selectors[lanes_of_expr.get(id(expr), ())])
+
+    return replace(func, body=map_stmt(func.body, on_stmt, on_expr)), called
 
 
-def _intrinsic_selector(names: Sequence[str], called: set[str]) -> ExprMap:
+def _list_lanes(stmt: ir.Stmt, lanes: tuple[str, ...]) -> Iterator[tuple[ir.Expr, tuple[str, ...]]]:
+    """Yield every complete expression of a statement and its sub-statements, with the lanes in which it is computed."""
+    for expr in stmt_exprs(stmt):
+        yield expr, lanes
+    if isinstance(stmt, ir.For):
+        lanes = _lanes_of(stmt) or lanes
+    for child in stmt_children(stmt):
+        yield from _list_lanes(child, lanes)
+
+
+def _lanes_of(loop: ir.For) -> tuple[str, ...]:
+    """Return the suffixes of the intrinsics in the lanes of a loop, by which :func:`~.instruction_set.build_lane_form` names
+    them: vectors of integers and of floats, or words of what the loop stores. Empty for a loop without lanes."""
+    notes = dict(loop.annotations)
+    if LANES in notes:
+        width = f"{'vscalex' if SCALABLE in notes else ''}{notes[LANES]}"
+        return f"i32x{width}", f"f32x{width}"
+    stores = [s for s in walk_stmt(loop.body) if isinstance(s, ir.Store)] if loop.kind == "vectorized" else []
+    return (WORD_SUFFIXES[stores[-1].buffer.dtype],) if stores and stores[-1].buffer.dtype in WORD_SUFFIXES else ()
+
+
+def _intrinsic_selector(names: Sequence[str], called: set[str], lanes: tuple[str, ...] = ()) -> ExprMap:
     """Return the function that replaces an expression if it is the meaning of one of the intrinsics ``names``. It adds the
-    names of the intrinsics to ``called``. Raise ScheduleError for a name that is no scalar intrinsic."""
-    patterns = _index_intrinsics(tuple(names), SCALAR.entries)
+    names of the intrinsics to ``called``. Raise ScheduleError for a name that is no scalar intrinsic, nor one in lanes.
+
+    ``lanes``: lanes in which the expression is computed, as :func:`_lanes_of`."""
+    patterns = _index_intrinsics(tuple(names), lanes, SCALAR.entries)
 
     def select(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Cast("int32", ir.Cast(narrow, ir.Call(name) as call)) if _is_exact(name, narrow):
                 return call
-        candidates = [intrin for key in _pattern_keys(expr) for intrin in patterns.get(key, ())]
+            case ir.Load(buffer, indices):
+                return ir.Load(buffer, tuple(map(_restore_bounds, indices))) if _has_calls(indices) else expr
+            case ir.Call(name) if name in names:
+                return expr
+        candidates = [meaning for key in _lookup_keys(expr) for meaning in patterns.get(key, ())]
         if not candidates:
             return expr
         expr, is_clamp = normalise_clamp(expr)
         # Index arithmetic keeps its form, since later passes simplify it. Only clamps are better as an instruction.
         if not is_clamp and is_index(expr):
             return expr
-        for intrin in candidates:
-            found = _match_call(intrin, expr)
-            if found is not None:
-                called.add(intrin.name)
-                return found
+        for name, intrin, meaning in candidates:
+            args = next(match_arguments(intrin, meaning, expr), None)
+            if args is not None:
+                called.add(name)
+                return ir.Call(intrin.name, args, intrin.result)
         return expr
 
     return select
 
 
+def _has_calls(indices: Sequence[ir.Expr]) -> bool:
+    """Test whether an index is computed by a call."""
+    return any(isinstance(x, ir.Call) for index in indices if not is_index(index) for x in walk_expr(index))
+
+
+def _restore_bounds_of_indices(store: ir.Store) -> ir.Store:
+    """Return a store whose indices have the bounds that they had before selection (:func:`_restore_bounds`)."""
+    return replace(store, indices=tuple(map(_restore_bounds, store.indices))) if _has_calls(store.indices) else store
+
+
+def _restore_bounds(index: ir.Expr) -> ir.Expr:
+    """Return an index with meanings in place of calls whose results have bounds that the verifier does not know
+    (:data:`.names.RESULT_RANGES`): it proves accesses from them. What is clamped afterwards stays."""
+    if match_int32_clamp(index) is not None or (isinstance(index, ir.Call) and index.name in RESULT_RANGES):
+        return index
+    if isinstance(index, ir.Call) and result_bounds(index.name) is not None:
+        return expand_call(index)
+    return map_children(index, _restore_bounds)
+
+
+class Meaning(NamedTuple):
+    """An expression that a scalar intrinsic computes. ``name``: the intrinsic that the core has, which is that of lanes in a
+    loop over lanes."""
+
+    name: str
+    intrin: Intrin
+    expr: ir.Expr
+
+
 @lru_cache(maxsize=64)
-def _index_intrinsics(names: tuple[str, ...], _entries: object) -> Mapping[object, list[Intrin]]:
-    """Return the intrinsics ``names`` by the keys of their meanings, the largest meanings first. The contents of the registry are
-    part of the key of the memo, since plugins extend it."""
+def _index_intrinsics(
+    names: tuple[str, ...], lanes: tuple[str, ...], _entries: object
+) -> Mapping[object, list[Meaning]]:
+    """Return the meanings of the intrinsics ``names``, in all their forms, by their keys, the largest meanings first. Those that
+    the ``lanes`` of a loop cannot compute are left out. The contents of the registry are part of the key of the memo, since
+    plugins extend it."""
+    usable: dict[str, str] = {}
     for name in names:
-        if name not in SCALAR or not SCALAR[name].is_scalar:
+        scalar, suffix = split_lane_form(name)
+        if name in SCALAR and SCALAR[name].is_scalar and not (suffix and scalar in SCALAR):
+            if len(lanes) < 2 or name in LANE_CALLS:  # vectors have two suffixes
+                usable.setdefault(name, name)
+        elif name in SCALAR and suffix and scalar in SCALAR and SCALAR[scalar].is_scalar:
+            if suffix in lanes and fits_lanes(SCALAR[scalar], suffix):
+                usable[scalar] = name
+        else:
             scalars = [each.name for each in SCALAR.values() if each.is_scalar]
             raise ScheduleError(
                 f"select_intrinsics: wrong name; got {name!r}, expected the name of a scalar intrinsic",
                 hint=known_names_hint(name, scalars, "scalar intrinsics"),
             )
-    patterns: dict[object, list[Intrin]] = {}
-    for intrin in sorted((SCALAR[name] for name in names), key=_meaning_size, reverse=True):
-        patterns.setdefault(_pattern_keys(intrin.meaning)[0], []).append(intrin)
+    patterns: dict[object, list[Meaning]] = {}
+    for intrin in sorted((SCALAR[name] for name in usable), key=_meaning_size, reverse=True):
+        for meaning in list_meanings(intrin):
+            patterns.setdefault(_pattern_key(meaning), []).append(Meaning(usable[intrin.name], intrin, meaning))
     return patterns
 
 
-def _pattern_keys(expr: ir.Expr | ir.Stmt) -> tuple[object, ...]:
-    """Return the keys by which patterns of an expression are looked up: the limits of a clamp, and the outermost operator with
-    the dtype of its result."""
-    root = root_operator(expr), expr.dtype if isinstance(expr, ir.Expr) else ""
-    clamp = match_int32_clamp(expr) if isinstance(expr, ir.Bin) else None
-    return (root,) if clamp is None else (clamp[1], root)
+def fits_lanes(intrin: Intrin, suffix: str) -> bool:
+    """Test whether the lanes of a word hold all results of a scalar intrinsic of numbers in such lanes. Vectors hold all."""
+    dtype = next((dtype for dtype, word in WORD_SUFFIXES.items() if word == suffix), "")
+    ends = dict.fromkeys(
+        (param for param in intrin.params if isinstance(param, ir.Var)), dtypes.int_range(dtype or "int32")
+    )
+    bounds = bounds_of(intrin.meaning, ends) if dtype and isinstance(intrin.meaning, ir.Expr) else None
+    return not dtype or (bounds is not None and within(bounds, dtypes.int_range(dtype)))
+
+
+def _pattern_key(meaning: ir.Expr) -> object:
+    """Return the key by which a meaning is looked up: the limits of a clamp, or the outermost operator with the dtype of its
+    result."""
+    clamp = match_int32_clamp(meaning) if isinstance(meaning, ir.Bin) else None
+    return (root_operator(meaning), meaning.dtype) if clamp is None else clamp[1]
+
+
+def _lookup_keys(expr: ir.Expr) -> tuple[object, ...]:
+    """Return the keys of the meanings that may be equal to an expression, in the order in which they are tried."""
+    match expr:
+        case ir.Const() | ir.Var() | ir.Load():
+            return ()
+        case ir.Bin("max", ir.Bin("min")):
+            roots: tuple[str, ...] = ("min", "max")
+        case ir.Call(name) if name in SCALAR:
+            meaning = SCALAR[name].meaning
+            roots = (name, root_operator(meaning))
+        case ir.Select() | ir.Cast() | ir.Un() | ir.Bin("mul" | "sub"):
+            equal = equal_form(expr)
+            roots = (root_operator(expr), *(() if equal is expr else (root_operator(equal),)))
+        case _:
+            roots = (root_operator(expr),)
+    keys = tuple((root, expr.dtype) for root in roots)
+    clamp = match_int32_clamp(expr)
+    return keys if clamp is None else (clamp[1], *keys)
 
 
 def _meaning_size(intrin: Intrin) -> int:
@@ -400,26 +386,79 @@ def _meaning_size(intrin: Intrin) -> int:
     return sum(1 for _ in walk_expr(intrin.meaning)) if isinstance(intrin.meaning, ir.Expr) else 0
 
 
-def _match_call(intrin: Intrin, expr: ir.Expr) -> ir.Call | None:
-    """Return the call of an intrinsic that computes ``expr``; None if its meaning does not match, or if an operand may
-    exceed the limits of a parameter."""
+def match_arguments(intrin: Intrin, meaning: ir.Expr, expr: ir.Expr) -> Iterator[tuple[ir.Expr, ...]]:
+    """Iterate over the arguments with which an intrinsic computes ``expr``, within the limits of its parameters."""
     if isinstance(expr, ir.Bin) and expr.op == "mul" and any(isinstance(x, ir.Const) for x in (expr.a, expr.b)):
-        return None  # the C compiler multiplies by a constant in fewer instructions
-    params = [param for param in intrin.params if isinstance(param, ir.Var)]
+        return  # the C compiler multiplies by a constant in fewer instructions
+    for operands in unify(meaning, expr, {}):
+        args = tuple(operands[param] for param in intrin.params if isinstance(param, ir.Var) and param in operands)
+        if len(args) == len(intrin.params) and not any(_list_excesses(intrin, args)) and _are_operands(args, expr):
+            yield args
+
+
+def find_occurrences(func: ir.PrimFunc, name: str) -> Iterator[str]:
+    """Yield, for each expression of a function that is the meaning of a scalar intrinsic, which argument may exceed the limits of
+    its parameter; empty if none."""
+    patterns, intrin = _index_intrinsics((name,), (), SCALAR.entries), SCALAR[name]
+    limits = {param: f"{low} to {high}" for param, low, high in intrin.limits}
+
+    def describe(excess: tuple[str, tuple[int, int]]) -> str:
+        param, (low, high) = excess
+        return f"{param} may be {low} to {high}, its limits are {limits[param]}"
+
+    for expr in walk_all_exprs(func.body):
+        for meaning in (meaning for key in _lookup_keys(expr) for meaning in patterns.get(key, ())):
+            for operands in unify(meaning.expr, normalise_clamp(expr)[0], {}):
+                args = [operands[param] for param in intrin.params if isinstance(param, ir.Var) and param in operands]
+                if len(args) == len(intrin.params):
+                    yield describe(excess) if (excess := next(_list_excesses(intrin, args), None)) else ""
+
+
+def find_equal_intrinsic(intrin: Intrin) -> str:
+    """Return the name of another scalar intrinsic that computes the same of as many parameters; empty if there is none."""
+    for other in SCALAR.values():
+        if other.name != intrin.name and other.is_scalar and other.result == intrin.result and intrin.is_scalar:
+            for operands in unify(other.meaning, intrin.meaning, {}) if isinstance(intrin.meaning, ir.Expr) else ():
+                if set(operands.values()) == set(intrin.params) and len(other.params) == len(intrin.params):
+                    return other.name
+    return ""
+
+
+def _are_operands(args: Sequence[ir.Expr], expr: ir.Expr) -> bool:
+    """Test whether an expression computes all arguments, or their terms. Others, of an equal form, would cost more."""
+    known = set(walk_expr(expr))
+    return all(isinstance(term, ir.Const) or term in known for arg in args for term in list_terms(arg))
+
+
+def _list_excesses(intrin: Intrin, args: Sequence[ir.Expr]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the parameters whose arguments may exceed their limits, with the bounds of the arguments."""
     limits = {name: (low, high) for name, low, high in intrin.limits}
-    for operands in unify(intrin.meaning, expr, {}):
-        found = [operands.get(param) for param in params]
-        args = tuple(operand for operand in found if operand is not None)
-        if len(args) == len(params) and all(
-            within(bounds_of(arg) or dtypes.int_range(arg.dtype), limits[param.name])
-            for param, arg in zip(params, args, strict=True)
-            if param.name in limits
-        ):
-            return ir.Call(intrin.name, args, intrin.result)
-    return None
+    for param, arg in zip(intrin.params, args, strict=True):
+        if param.name in limits:
+            bounds = bounds_of(arg) or dtypes.int_range(arg.dtype)
+            if not within(bounds, limits[param.name]):
+                yield param.name, bounds
+
+
+def result_bounds(name: str) -> tuple[int, int] | None:
+    """Return the bounds of all results of a scalar intrinsic within the limits of its parameters; None if unknown."""
+    return _result_bounds(name, SCALAR.entries)
+
+
+@lru_cache(maxsize=1024)
+def _result_bounds(name: str, _entries: object) -> tuple[int, int] | None:
+    """Return :func:`result_bounds`. The contents of the registry are part of the key, since plugins extend it."""
+    intrin = SCALAR.get(name)
+    if intrin is None or not intrin.is_scalar or not isinstance(intrin.meaning, ir.Expr):
+        return None
+    limits = {name: (low, high) for name, low, high in intrin.limits}
+    bounds = {
+        param: limits[param.name] for param in intrin.params if isinstance(param, ir.Var) and param.name in limits
+    }
+    return bounds_of(intrin.meaning, bounds) if dtypes.is_integer(intrin.result) else None
 
 
 def _is_exact(name: str, narrow: str) -> bool:
     """Test whether the dtype ``narrow`` holds all results of the intrinsic ``name``."""
-    is_known = name in RESULT_RANGES and dtypes.is_integer(narrow)
-    return is_known and within(RESULT_RANGES[name], dtypes.int_range(narrow))
+    bounds = result_bounds(name) if dtypes.is_integer(narrow) else None
+    return bounds is not None and within(bounds, dtypes.int_range(narrow))

@@ -14,14 +14,8 @@ from typing import NamedTuple
 from microc.isa import CORES, SCALAR, c_body_for_cost_model
 from microc.schedule.cost.operation_counts import Selector, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES, Identity
-from microc.schedule.primitives.selection import (
-    expand_call,
-    find_identities,
-    find_intrinsics,
-    rewrite_expr,
-    select_in_expr,
-    substitute_operands,
-)
+from microc.schedule.primitives.selection import find_identities, find_intrinsics, rewrite_expr, select_in_expr
+from microc.schedule.primitives.unification import expand_call, substitute_operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from math import prod
 
 from microc.base import dtypes
+from microc.isa import SCALAR
+from microc.isa.instruction_set import split_lane_form
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import (
@@ -27,6 +29,7 @@ from microc.tir import ir
 from microc.tir.lower.lanes import COPY_SUFFIXES
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
 from microc.tir.lower.region import is_consecutive
+from microc.tir.lower.vectorize import KINDS as WORD_SUFFIXES
 from microc.tir.names import MOVED
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
@@ -124,6 +127,22 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
         schedule = unroll_small_loops(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
     schedule = compute_padding_by_row(schedule, target)
     return _vectorize_innermost(schedule, blocks_of(schedule)[-1].name)
+
+
+def matches_words(start: Schedule, target: Target) -> bool:
+    """Match functions that compute elements of 8 or 16 bits one by one, on cores with scalar intrinsics in the lanes of words."""
+    has_words = any(
+        lanes in WORD_SUFFIXES.values() and name in SCALAR for name, lanes in map(split_lane_form, target.core.has)
+    )
+    return has_words and matches_elementwise_arithmetic(start, target)
+
+
+def schedule_words(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+    """Compute all lanes of a word at once. Expressions that the core does not compute in lanes stay scalar. Return None if
+    there are several blocks."""
+    schedule = inline_elementwise(start)
+    blocks = blocks_of(schedule)
+    return _vectorize_innermost(schedule, blocks[0].name) if len(blocks) == 1 else None
 
 
 def _vectorize_innermost(schedule: Schedule, block: str) -> Schedule:
