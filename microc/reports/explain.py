@@ -39,12 +39,15 @@ from microc.document.blocks import (
 from microc.document.renderers import Showable, render_text
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
-from microc.isa import SCALAR, TENSOR
+from microc.isa import SCALAR, TENSOR, Core
+from microc.isa.instruction_set import split_lane_form
+from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.module import Call, Module, Trial
 from microc.reports.report_document import describe_tensor_memories, describe_tensor_unit_use, tensor_unit_table
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES
+from microc.schedule.primitives.selection import find_equal_intrinsic, find_occurrences, fits_lanes
 from microc.schedule.rules.instruction_choice import IdentityCost, list_identity_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
@@ -169,7 +172,7 @@ def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     """Return the intrinsics that no kernel of a network calls, each with the reason: those with a C body on the core, and those
     to which only identities lead that the core does not use. Saturations after each distance of a shift are left out."""
     core = target.core
-    called = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
+    called = _called_names(module)
     costs = {cost.name: cost for cost in list_scalar_intrinsic_costs(target)}
     identity_costs = list_identity_costs(target)
     identities: dict[str, list[IdentityCost]] = {}
@@ -180,14 +183,20 @@ def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     refused = {name for name, leading in identities.items() if all(cost.refusal for cost in leading)}
     return {
         name: _explain_missing_call(name, core.has, costs.get(name), identities.get(name, ()))
+        or _explain_missing_occurrence(name, core, module)
         for name in sorted((bodies | refused) - called - SHIFTED_SATURATIONS.keys())
     }
+
+
+def _called_names(module: Module) -> set[str]:
+    """Return the names of the intrinsics that kernels of a network call."""
+    return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
 
 
 def _explain_missing_call(
     name: str, features: frozenset[str], cost: IntrinsicCost | None, identities: Sequence[IdentityCost]
 ) -> str:
-    """Explain why no kernel calls an intrinsic.
+    """Explain why no kernel calls an intrinsic, by the features of the core and by costs. Empty if these speak for it.
 
     ``features``: those of the core. ``cost``: costs of a scalar intrinsic. ``identities``: costs of the identities that lead to
     it."""
@@ -195,15 +204,50 @@ def _explain_missing_call(
     missing = min((sorted(tensor.required_intrinsics - features) for tensor in users), key=len, default=[])
     if missing:
         return f"it is used together with {', '.join(missing)}, for which the core has no C body"
+    scalar, lanes = split_lane_form(name)
+    if lanes and scalar not in SCALAR and not users and name not in SCALAR.permanent_names:
+        return f"loops over lanes call forms of scalar intrinsics, and no {scalar} is declared"
     usable = [identity.name for identity in identities if not identity.refusal]
     if usable:
         return f"its meaning does not occur in this network, and no schedule applies {', '.join(usable)}"
     if identities and (cost is None or cost.body >= cost.meaning):
         return f"identity {identities[0].name}: {identities[0].refusal}"
+    if cost is None and not users and name not in SCALAR.permanent_names:
+        return "it accesses memory: only a tensor intrinsic or a schedule rule that names it calls it"
     if users or cost is None:
         return "no schedule of this network calls it"
     if cost.body >= cost.meaning:
         return f"it takes {cost.body:g} instructions; portable C that computes the same takes {cost.meaning:g}"
+    return ""
+
+
+def _explain_missing_occurrence(name: str, core: Core, module: Module) -> str:
+    """Explain why no kernel calls an intrinsic that is cheaper than portable C: where its meaning occurs, and what is missing
+    there."""
+    scalar, lanes = split_lane_form(name)
+    if lanes and scalar in SCALAR:
+        accesses, width = {f"load_{lanes}", f"store_{lanes}"} - core.has, SCALAR[name].lanes
+        if not width and accesses:
+            return f"it is used together with {', '.join(sorted(accesses))}, for which the core has no C body"
+        if not fits_lanes(SCALAR[scalar], lanes):
+            return f"results of {scalar} may exceed the lanes {lanes}"
+        if width and width not in (*core.lanes, *LEAST):
+            widths = ", ".join(map(str, core.lanes))
+            return (
+                f"schedules use vectors of {widths} lanes here" if widths else "schedules use no vectors on this core"
+            )
+        name = scalar
+    equal = find_equal_intrinsic(SCALAR[name])
+    if any(equal in tensor.required_intrinsics for tensor in TENSOR.values()):
+        return f"its meaning is that of {equal}, by which schedules call it: give the body this name"
+    if equal in _called_names(module):
+        return f"kernels call {equal}, which computes the same"
+    occurrences = {excess: kernel.name for kernel in module.kernels for excess in find_occurrences(kernel.func, name)}
+    for excess, kernel in occurrences.items():
+        if excess:
+            return f"its meaning occurs in {kernel}, but {excess}"
+    if lanes and occurrences:
+        return f"its meaning occurs in {', '.join(sorted(occurrences.values()))}, in no loop over the lanes {lanes}"
     return "its meaning does not occur in this network"
 
 

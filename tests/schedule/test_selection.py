@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import microc
 from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ScheduleError
 from microc.isa import CORES, SCALAR
 from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
@@ -18,7 +23,9 @@ from microc.schedule.identities import intrinsic_functions
 from microc.schedule.primitives.selection import select_intrinsics
 from microc.tir import ir
 from microc.tir.interp import execute
-from microc.tir.rewrite import walk_all_exprs
+from microc.tir.lower import lower
+from microc.tir.rewrite import substitute, walk_all_exprs
+from microc.tir.verify import explain_fault
 from tests.support import digits
 
 INDEX = ir.Var("i")
@@ -71,15 +78,131 @@ def test_names_of_other_intrinsics_are_refused(name: str) -> None:
         )
 
 
-A, B = ir.Var("a"), ir.Var("b")
+A, B, C = (ir.Var(name) for name in "abc")
+Y = ir.Buffer("y", (9,), "int32")
+BYTE, OTHER = (ir.Buffer(name, (9,), "int8") for name in ("byte", "other"))
+WORD = ir.Buffer("word", (9,), "uint32")
+ONE, ZERO = ir.const(1, "int32"), ir.const(0, "int32")
+TOP = (1 << 31) - 1
+
+
+def wide(x: ir.Expr) -> ir.Expr:
+    return x.astype("int64")
+
+
+def select_by_order(op: str, x: ir.Expr, y: ir.Expr, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+    return ir.select(ir.binary(op, x, y), a, b)
+
+
+x, y, u = X[INDEX], Y[INDEX], WORD[INDEX]
+p, q = BYTE[INDEX].astype("int32"), OTHER[INDEX].astype("int32")
 DIFFERENCE = Intrin("absolute_difference", (A, B), ir.maximum(A - B, B - A))
+LARGEST = Intrin("largest", (A, B), ir.maximum(A, B))
+AVERAGE = Intrin("average", (A, B), (A + B + 1) >> 1)
+SATURATED_SUM = Intrin("saturated_sum", (A, B), ir.clamp(A + B, -128, 127))
+DISTANCE = (("b", 1, 31),)
+ROUNDED = Intrin(
+    "rounded", (A, B), ((wide(A) + (ir.const(1, "int64") << wide(B) - 1)) >> wide(B)).astype("int32"), 0, DISTANCE
+)
+ROUNDED_SUM = Intrin("rounded_sum", (A,), (A + 16) >> 5)
+TWICE = ir.minimum((wide(A) * wide(B) * 2 + (1 << 31)) >> 32, TOP).astype("int32")
+DOUBLED = Intrin("doubling_product", (A, B), TWICE)
+HIGH = Intrin("high_half", (A, B), ((wide(A) * wide(B)) >> 32).astype("int32"))
+PLUS = Intrin("shifted_sum", (A, B), (A << 1) + B)
+UA, UB = ir.Var("a", "uint32"), ir.Var("b", "uint32")
+ROTATED = Intrin("rotated", (UA, UB), (UA << UB) | (UA >> (ir.const(32, "uint32") - UB)), 0, DISTANCE)
+CHOSEN = Intrin("chosen", (A, B), select_by_order("ne", A, ZERO, B, ZERO))
+UNSIGNED = Intrin("largest_unsigned", (UA, UB), ir.maximum(UA, UB))
+EQUAL_FORMS = (
+    (DIFFERENCE, select_by_order("lt", p, q, q - p, p - q)),
+    (DIFFERENCE, select_by_order("ge", p, q, p - q, q - p)),
+    (DIFFERENCE, ir.maximum(p - q, ZERO - (p - q))),
+    (LARGEST, select_by_order("gt", x, y, x, y)),
+    (LARGEST, select_by_order("le", x, y, y, x)),
+    (LARGEST, ir.maximum(ir.minimum(x, y), 5)),
+    (LARGEST, select_by_order("lt", x, ONE * 5, ONE * 5, x)),
+    (AVERAGE, (ONE + p + q) >> 1),
+    (AVERAGE, (q + (p + 1)) >> 1),
+    (SATURATED_SUM, ir.clamp(p - 3, -128, 127)),
+    (SATURATED_SUM, ir.maximum(ir.minimum(q + p, 127), -128).astype("int8").astype("int32")),
+    (ROUNDED, ((x >> 4) + 1) >> 1),
+    (ROUNDED, (p * 3 + 16) >> 5),
+    (ROUNDED_SUM, (p + 16) >> 5),
+    (DOUBLED, ir.call("high_mul_round", p << 1, y)),
+    (HIGH, ir.call("high_product", x, y)),
+    (PLUS, p * 2 + q),
+    (PLUS, q + (p << 1)),
+    (ROTATED, (u << 7) | (u >> 25)),
+    (ROTATED, (u >> 30) | (u << 2)),
+    (CHOSEN, select_by_order("eq", x, ZERO, ZERO, y)),
+)
+OTHER_VALUES = (
+    (LARGEST, select_by_order("lt", x, y, x, y)),
+    (LARGEST, select_by_order("gt", x, y, x, q)),
+    (AVERAGE, (ONE + x + y) >> 1),  # its partial sums may overflow in another order
+    (AVERAGE, (p + q + 2) >> 1),
+    (ROUNDED_SUM, ((x >> 4) + 1) >> 1),  # the sum of the instruction overflows
+    (ROUNDED, (x + 17) >> 5),
+    (ROUNDED, x >> 5),
+    (ROTATED, (u << 7) | (u >> 24)),
+    (UNSIGNED, select_by_order("lt", u, u * 2, u * 2 - u, u - u * 2)),  # differences of unsigned numbers wrap around
+    (PLUS, p * 3 + q),
+)
 
 
-def _core_with(instructions: int) -> Plugin:
-    """A core with an instruction that a user declares: its meaning, and a body of a number of instructions."""
-    body = Body("return a > b ? a - b : b - a;", operations=(("alu", instructions),))
-    own = InstructionSet("acme", "1", {DIFFERENCE.name: body}, intrinsics=(DIFFERENCE,))
-    plain = CORES["rv32imc"]
+def compute(func: ir.PrimFunc) -> Array:
+    """Results of a function for random numbers and for the ends of their ranges."""
+    dice = np.random.default_rng(7)
+    ends = np.array([-(1 << 31), TOP, -1, 0, 1], np.int64)
+    arrays: list[Array] = []
+    for buffer in func.params:
+        low, high = dtypes.int_range(buffer.dtype)
+        numbers = dice.integers(low, high + 1, 9)
+        numbers[:5] = np.clip(ends, low, high)
+        arrays.append(numbers.astype(buffer.dtype) if buffer != OUT else np.zeros(9, np.int32))
+    return execute(func, arrays, intrinsic_functions())[-1]
+
+
+def select(intrin: Intrin, value: ir.Expr) -> tuple[ir.PrimFunc, ir.PrimFunc]:
+    """A function that stores a value, before and after the selection of one intrinsic."""
+    stored = ir.reinterpret("int32", value) if value.dtype == "uint32" else value
+    func = ir.PrimFunc("f", (X, Y, BYTE, OTHER, WORD, OUT), ir.loops([(INDEX, 9)], ir.Store(OUT, (INDEX,), stored)))
+    return func, select_intrinsics(func, (intrin.name,))
+
+
+@pytest.mark.parametrize(
+    ("intrin", "value"), EQUAL_FORMS, ids=[f"{k}-{form[0].name}" for k, form in enumerate(EQUAL_FORMS)]
+)
+def test_a_meaning_is_found_in_every_form(intrin: Intrin, value: ir.Expr) -> None:
+    with active([Plugin(externs=(intrin,))]):
+        before, after = select(intrin, value)
+        assert any(isinstance(e, ir.Call) and e.name == intrin.name for e in walk_all_exprs(after.body))
+        np.testing.assert_array_equal(compute(after), compute(before))
+
+
+@pytest.mark.parametrize(
+    ("intrin", "value"), OTHER_VALUES, ids=[f"{k}-{form[0].name}" for k, form in enumerate(OTHER_VALUES)]
+)
+def test_expressions_of_other_values_stay(intrin: Intrin, value: ir.Expr) -> None:
+    with active([Plugin(externs=(intrin,))]):
+        before, after = select(intrin, value)
+        assert after == before
+
+
+def test_an_index_keeps_the_bounds_from_which_accesses_are_proved() -> None:
+    table, clipped = ir.Buffer("table", (128,), "int32"), Intrin("clipped", (A,), ir.clamp(A, 0, 127))
+    body = ir.Store(OUT, (INDEX,), table[ir.clamp(x, 0, 127)] + ir.clamp(y, 0, 127))
+    func = ir.PrimFunc("f", (X, Y, table, OUT), ir.loops([(INDEX, 9)], body))
+    with active([Plugin(externs=(clipped,))]):
+        selected = select_intrinsics(func, ("clipped",))
+        calls = [e for e in walk_all_exprs(selected.body) if isinstance(e, ir.Call)]
+        assert [call.args for call in calls] == [(y,)] and not explain_fault(selected)
+
+
+def _core_with(*intrins: Intrin, core: str = "rv32imc", **instructions: int) -> Plugin:
+    """A core with instructions that a user declares: their meanings, and bodies of numbers of instructions."""
+    bodies = {name: Body("return 0;", operations=(("alu", count),)) for name, count in instructions.items()}
+    own, plain = InstructionSet("acme", "0", bodies, intrinsics=intrins), CORES[core]
     return Plugin(cores=(replace(plain, name="acme", sets=(own, *plain.sets)),))
 
 
@@ -88,13 +211,67 @@ def test_an_instruction_of_a_user_is_called_where_its_meaning_occurs(instruction
     """Or the explanation tells why it is not."""
     x, y = te.placeholder((8,), "int32", "x"), te.placeholder((8,), "int32", "y")
     out = te.compute((8,), lambda i: ir.maximum(y[i] - x[i], x[i] - y[i]), "out")
-    plugin = _core_with(instructions)
+    plugin = _core_with(DIFFERENCE, absolute_difference=instructions)
     with active([plugin]):
         schedule = microc.default_schedule(te.create_prim_func("f", (x, y), (out,)), "acme")
     called = {call.name for call in walk_all_exprs(schedule.func.body) if isinstance(call, ir.Call)}
     assert (DIFFERENCE.name in called) == (not reason)
     found = microc.explain(digits.INT8, target="acme", plugins=[plugin]).to_data(full=True)["unused_intrinsics"]
     assert found[DIFFERENCE.name].startswith(reason or "its meaning does not occur")
+
+
+@pytest.mark.parametrize(
+    ("core", "intrin", "lanes", "dtype"),
+    [
+        ("cortex-m4", SATURATED_SUM, "i8x4", "int8"),
+        ("cortex-m4", AVERAGE, "u8x4", "uint8"),
+        ("cortex-m4", AVERAGE, "i16x2", "int16"),
+        ("cortex-m55", SATURATED_SUM, "i32x4", "int8"),
+        ("x86-64-v3", AVERAGE, "i32x8", "int16"),
+        ("rv32imafc_zve32f", AVERAGE, "i32xvscalex32", "uint8"),
+    ],
+)
+def test_a_scalar_meaning_is_computed_in_lanes_for_which_there_is_a_body(
+    core: str, intrin: Intrin, lanes: str, dtype: str
+) -> None:
+    """The body alone is declared: the meaning in lanes follows. A body for one number leaves loops over lanes as they are."""
+    operands = [te.placeholder((37,), dtype, name) for name in ("x", "y")]
+    value = AVERAGE.meaning if intrin is AVERAGE else SATURATED_SUM.meaning
+    assert isinstance(value, ir.Expr)
+    a, b = operands
+
+    def compute_element(i: ir.Expr) -> ir.Expr:
+        return substitute(value, {A: a[i].astype("int32"), B: b[i].astype("int32")}).astype(dtype)
+
+    out = te.compute((37,), compute_element, "out")
+    func = te.create_prim_func("f", operands, (out,))
+    dice = np.random.default_rng(3)
+    low, high = dtypes.int_range(dtype)
+    arrays = [*(dice.integers(low, high + 1, 37).astype(dtype) for _ in operands), np.zeros(37, dtype)]
+    name = f"{intrin.name}_{lanes}"
+    with active([_core_with(intrin, core=core, **{name: 1})]):
+        lowered = lower(microc.default_schedule(func, "acme").func)
+        assert name in {call.name for call in walk_all_exprs(lowered.body) if isinstance(call, ir.Call)}
+        found, wanted = (execute(f, arrays, intrinsic_functions())[-1] for f in (lowered, func))
+    np.testing.assert_array_equal(found, wanted)
+    if "x" in lanes and lanes.startswith("i32"):
+        with active([_core_with(intrin, core=core, **{intrin.name: 1})]):
+            scalar = lower(microc.default_schedule(func, "acme").func)
+        assert any(isinstance(e, ir.Call) and e.name.startswith("add_i32x") for e in walk_all_exprs(scalar.body))
+
+
+def test_the_explanation_names_what_instructions_lack() -> None:
+    product = Intrin("byte_product", (A, B, C), A * B + C, limits=(("a", -100, 100), ("b", -127, 127)))
+    pair = replace(SCALAR["dot2"], name="pair_product")
+    plugin = _core_with(
+        product, pair, SATURATED_SUM, byte_product=1, pair_product=1, saturated_sum_i8x4=1, saturated_sum_i32x4=1
+    )
+    found = microc.explain(digits.INT8, target="acme", plugins=[plugin]).to_data(full=True)["unused_intrinsics"]
+    assert found["byte_product"].endswith("but a may be -128 to 127, its limits are -100 to 100")
+    assert found["pair_product"] == "its meaning is that of dot2, by which schedules call it: give the body this name"
+    missing = "it is used together with load_i8x4, store_i8x4, for which the core has no C body"
+    assert found["saturated_sum_i8x4"] == missing
+    assert found["saturated_sum_i32x4"] == "schedules use no vectors on this core"
 
 
 PRODUCT = SCALAR["product_2_31"]
@@ -139,3 +316,16 @@ def test_the_explanation_names_what_a_product_lacks() -> None:
     reason = "it is used together with load_i8x4, for which the core has no C body"
     assert explanation.to_data(full=True)["unused_intrinsics"]["dot4_i8"] == reason
     assert reason in explanation.text(full=True) and reason not in explanation.text()
+
+
+def test_the_page_of_instruction_sets_declares_instructions_that_are_called() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "instruction_sets.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "CORE =" in text)
+    names: dict[str, Any] = {}
+    exec(compile(block, "instruction_sets.md", "exec"), names)
+    x, y = (te.placeholder((8,), "int32", name) for name in ("x", "y"))
+    out = te.compute((8,), lambda i: ir.call("high_mac_round", (x[i] - y[i]) << 1, y[i], ONE * 5), "out")
+    with active([Plugin(cores=(names["CORE"],))]):
+        schedule = microc.default_schedule(te.create_prim_func("f", (x, y), (out,)), "acme-math")
+        assert "absolute_difference_u8x4" in SCALAR
+    assert "doubling_product" in str(schedule.trace[-1])
