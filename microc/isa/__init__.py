@@ -24,6 +24,7 @@ from microc.isa.instruction_set import (
     TensorIntrin,
     VectorUnit,
     build_lane_form,
+    has_lane_form,
     split_lane_form,
 )
 from microc.isa.riscv import RISCV
@@ -47,8 +48,9 @@ def list_intrinsics(instructions: InstructionSet) -> tuple[Intrin, ...]:
     intrinsics for which it has bodies (:func:`.instruction_set.build_lane_form`)."""
     known = _VOCABULARY | {intrin.name: intrin for intrin in instructions.intrinsics}
     forms = (split_lane_form(name) for name in instructions.bodies if name not in known)
-    scalars = ((known[name], lanes) for name, lanes in forms if lanes and name in known and known[name].is_scalar)
-    return (*instructions.intrinsics, *(build_lane_form(scalar, lanes) for scalar, lanes in scalars))
+    scalars = ((known[name], lanes) for name, lanes in forms if lanes and name in known)
+    lane_forms = (build_lane_form(scalar, lanes) for scalar, lanes in scalars if has_lane_form(scalar, lanes))
+    return (*instructions.intrinsics, *lane_forms)
 
 
 SCALAR: Registry[Intrin] = Registry(

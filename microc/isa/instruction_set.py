@@ -139,6 +139,13 @@ def split_lane_form(name: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else (name, "")
 
 
+def has_lane_form(scalar: Intrin, lanes: str) -> bool:
+    """Test whether lanes can compute a scalar intrinsic: its numbers are int32 or, in vectors, float32, as the lanes say."""
+    allowed = ("int32",) if lanes in _WORD_LANES else ("int32", "float32")
+    result = "float32" if lanes.startswith("f32") else "int32"
+    return scalar.is_scalar and scalar.result == result and all(p.dtype in allowed for p in scalar.params)
+
+
 def build_lane_form(scalar: Intrin, lanes: str) -> Intrin:
     """Build the intrinsic that computes a scalar intrinsic in ``lanes``: those of a word (``u8x4``), or of a vector (``i32x4``,
     ``f32xvscalex16``). The results in the lanes of a word wrap around."""
