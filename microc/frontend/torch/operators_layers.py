@@ -588,7 +588,7 @@ def _stack_states(context: OpContext, values: Sequence[str]) -> Value:
     return unsqueezed[0] if len(unsqueezed) == 1 else context.emit("concat", unsqueezed, {"axis": 0})
 
 
-_CELLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
+RECURRENT_CELLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
     "gru": ("gru", {"gates": "rzn", "linear_before_reset": True}),
     "lstm": ("lstm", {}),
     "rnn_relu": ("rnn", {"activations": ("relu",)}),
@@ -596,5 +596,5 @@ _CELLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 }
 """microc's operator and its attributes, by ATen's operator."""
 
-for _name, (_op, _cell_attrs) in _CELLS.items():
+for _name, (_op, _cell_attrs) in RECURRENT_CELLS.items():
     CONVERTERS.register(_name)(_make_recurrent_converter(_op, _cell_attrs))

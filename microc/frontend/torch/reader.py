@@ -46,7 +46,7 @@ NOT_DECOMPOSED = (
     "avg_pool1d",
     "hardswish",
     "gelu",
-    *operators_layers.CONVERTERS.by_name,
+    *operators_layers.RECURRENT_CELLS,
 )
 """ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 
