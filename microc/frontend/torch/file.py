@@ -23,8 +23,12 @@ from microc.frontend.model_limits import MAX_NESTED, MAX_STORED, parse_model_jso
 # not need are removed: guards, ranges of symbolic extents, metadata of nodes, signatures of inner modules.
 
 _TARGET = re.compile(r"torch\.ops\.(aten|prims|quantized_decomposed)\.(\w+)\.\w+", re.ASCII)
-_OTHERS = ("_operator.getitem", "torch.ops.higher_order.wrap_with_set_grad_enabled")
-"""Allowed targets of calls that are no operators: selection of one of several results, and a region without
+_OTHERS = (
+    "_operator.getitem",
+    "torch.ops.higher_order.cond",
+    "torch.ops.higher_order.wrap_with_set_grad_enabled",
+)
+"""Allowed targets of calls that are no operators: selection of one of several results, a condition, and a region without
 gradients."""
 _FILES = ("from_file", "save")
 """Names of ATen operators that access files. They are refused."""

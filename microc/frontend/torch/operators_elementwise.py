@@ -308,7 +308,11 @@ def convert_atan2(context: OpContext, x: Argument, other: Argument) -> Value:
     """Convert atan2(y, x): the arctangent of y / x, corrected for the quadrant of (x, y); 0 at the origin.
 
     ATen's ``self`` is y, ``other`` is x."""
-    y, x = promote_operands(context, x, other, context.result_dtype())
+    return emit_atan2(context, *promote_operands(context, x, other, context.result_dtype()))
+
+
+def emit_atan2(context: OpContext, y: Value, x: Value) -> Value:
+    """Emit the angle of the points (x, y)."""
     zero = context.convert_to_value(0.0, x.dtype)
     slope = context.emit("atan", (context.emit("div", (y, x)),))
     half_circle = context.emit(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +17,7 @@ from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, 
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.model_limits import MAX_STORED, list_archive_members
 from microc.frontend.signature import merge_converters
-from microc.frontend.torch import operators_elementwise, operators_layers, operators_movement, operators_pools
+from microc.frontend.torch import operators_elementwise, operators_layers, operators_movement, operators_signal
 from microc.frontend.torch.context import Converter, OpContext
 from microc.frontend.torch.file import is_program_archive, sanitise_archive
 from microc.graph.ir import Graph
@@ -31,7 +31,7 @@ from microc.graph.ir import Graph
 CONVERTERS: Mapping[str, Converter] = merge_converters(
     operators_elementwise.CONVERTERS.by_name,
     operators_movement.CONVERTERS.by_name,
-    operators_pools.CONVERTERS.by_name,
+    operators_signal.CONVERTERS.by_name,
     operators_layers.CONVERTERS.by_name,
 )
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
@@ -172,18 +172,45 @@ class _ProgramTranslator:
                 where=self.file,
                 hint="export it in eval mode, with state as an input and an output",
             )
-        refusals: list[UnsupportedError] = []
         specs = iter(signature.input_specs)
+        outputs = self.convert_nodes(
+            self.program.graph_module, lambda node: self.convert_placeholder(node, next(specs))
+        )
+        non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
+        if non_tensors:
+            raise UnsupportedError(
+                f"forward() output: got {type(non_tensors[0]).__name__}, expected a tensor",
+                where=self.file,
+                hint="let forward() return tensors",
+            )
+        complex_outputs = [node.name for node in outputs if node is not None and node.meta["val"].is_complex()]
+        if complex_outputs:
+            raise UnsupportedError(
+                f"forward() output {complex_outputs[0]}: got complex numbers, expected real ones",
+                where=self.file,
+                hint="let forward() return torch.view_as_real(...) or abs()",
+            )
+        outputs_by_name = {
+            str(node.name): self.convert_to_value(self.results_by_node[node]) for node in outputs if node is not None
+        }
+        return self.builder.graph(self.file, outputs_by_name)
+
+    def convert_nodes(self, module: Any, read_placeholder: Callable[[Any], Any]) -> Sequence[Any]:
+        """Convert the nodes of a program or of a branch; return the nodes that it outputs. UnsupportedError lists all nodes
+        that cannot be converted."""
+        refusals: list[UnsupportedError] = []
         outputs: Sequence[Any] = ()
-        for index, node in enumerate(self.program.graph.nodes):
+        for index, node in enumerate(module.graph.nodes):
             self.builder.at(index, node.name)
             try:
                 if node.op == "placeholder":
-                    self.results_by_node[node] = self.convert_placeholder(node, next(specs))
+                    self.results_by_node[node] = read_placeholder(node)
                 elif node.op == "call_function":
                     self.results_by_node[node] = self.convert_call(node)
                 elif node.op == "output":
                     outputs = node.args[0]
+                elif node.op == "get_attr" and hasattr(getattr(module, node.target), "graph"):
+                    self.results_by_node[node] = getattr(module, node.target)
                 else:
                     self.refuse(
                         f"node kind {node.op!r} is not supported", "run program.run_decompositions() before saving it"
@@ -193,17 +220,7 @@ class _ProgramTranslator:
                 refusals.append(error)
         if refusals:
             raise _combine_errors(self.file, refusals)
-        non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
-        if non_tensors:
-            raise UnsupportedError(
-                f"forward() output: got {type(non_tensors[0]).__name__}, expected a tensor",
-                where=self.file,
-                hint="let forward() return tensors",
-            )
-        outputs_by_name = {
-            str(node.name): self.convert_to_value(self.results_by_node[node]) for node in outputs if node is not None
-        }
-        return self.builder.graph(self.file, outputs_by_name)
+        return outputs
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(what, where=self.builder.where, hint=hint)
@@ -266,6 +283,8 @@ class _ProgramTranslator:
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return args[0][args[1]]
+        if str(target) == "cond":
+            return self.convert_cond(*args)
         schema = getattr(target, "_schema", None)
         name = str(target if schema is None else schema.name).split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
@@ -274,9 +293,14 @@ class _ProgramTranslator:
             [args, kwargs]
         ):
             return self.evaluate_constant_call(node, name, args, kwargs)
-        converter = CONVERTERS.get(name)
+        values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+        is_complex = any(getattr(getattr(value, "dtype", None), "is_complex", False) for value in values)
+        converter = (operators_signal.COMPLEX_CONVERTERS.by_name if is_complex else CONVERTERS).get(name)
         if converter is None:
-            self.refuse(f"the operator {target} is unknown to microc", "use an operator that `microc operators` lists")
+            numbers = " on complex numbers" if is_complex else ""
+            self.refuse(
+                f"the operator {target}{numbers} is unknown to microc", "use an operator that `microc operators` lists"
+            )
         names = [argument.name for argument in schema.arguments] if schema is not None else []
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         context = OpContext(self.torch, self.builder, node, arguments, self.convert_to_numpy, name)
@@ -291,13 +315,44 @@ class _ProgramTranslator:
                 f"{target}: the arguments are not supported ({type(error).__name__}: {error})", "use other operators"
             )
 
+    def convert_cond(self, condition: Any, true_module: Any, false_module: Any, operands: Sequence[Any] = ()) -> Any:
+        """Convert torch.cond to a ``branch`` whose graphs are the two functions; return its results.
+
+        If the condition is known at compile time, the function that it selects is inlined."""
+        if not isinstance(condition, str):
+            module, arguments = true_module if bool(condition) else false_module, iter(operands)
+            return [self.results_by_node[node] for node in self.convert_nodes(module, lambda _: next(arguments))]
+        values = list(dict.fromkeys(operand for operand in operands if isinstance(operand, str)))
+        graphs = {
+            "then": self.translate_branch(true_module, "then", values, operands),
+            "otherwise": self.translate_branch(false_module, "otherwise", values, operands),
+        }
+        return list(self.builder.emit_all("branch", (condition, *values), graphs))
+
+    def translate_branch(self, module: Any, name: str, values: Sequence[str], operands: Sequence[Any]) -> Graph:
+        """Translate a function of torch.cond to a graph, with ``values`` as inputs.
+
+        ``operands``: arguments of the function, names among ``values`` or constants."""
+        branch = _ProgramTranslator(self.torch, self.program, self.file)
+        inputs = {
+            value: branch.builder.input(value, self.builder.shape(value), self.builder.type(value).dtype)
+            for value in values
+        }
+        arguments = iter(
+            [inputs.get(operand, operand) if isinstance(operand, str) else operand for operand in operands]
+        )
+        outputs = branch.convert_nodes(module, lambda _: next(arguments))
+        results = [branch.convert_to_value(branch.results_by_node[node]) for node in outputs]
+        return branch.builder.graph(name, {f"result{k}": value for k, value in enumerate(results)})
+
     def evaluate_constant_call(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Evaluate a call node with PyTorch; return the result.
 
         Only deterministic operators are evaluated: core ATen, and those in _EVALUATED and _EMPTY. Refuse other
         operators, and results of too many elements or bytes."""
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
-        is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
+        is_converted = name in CONVERTERS or name in operators_signal.COMPLEX_CONVERTERS.by_name
+        is_allowed = self.torch.Tag.core in tags or is_converted or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(
                 f"{node.target}: this operator on constants is not supported",

@@ -111,7 +111,7 @@ ATTACKS: dict[str, Change] = {
     "an operator on files": put(node, "target", "torch.ops.aten.from_file.default"),
     "an operator of others": put(node, "target", "torch.ops.mine.thing.default"),
     "an extension": put(node, "target", "#mine:thing"),
-    "a region of control flow": put(node, "target", "torch.ops.higher_order.cond"),
+    "a loop": put(node, "target", "torch.ops.higher_order.while_loop"),
     "an operator as an operand": lambda m: node(m)["inputs"][0].__setitem__("arg", {"as_operator": "torch.os.system"}),
     "an object as an operand": lambda m: node(m)["inputs"][0].__setitem__("arg", {"as_custom_obj": {"name": "x"}}),
     "arguments of a class": lambda m: called(m, tree([], "collections.namedtuple", '"os.system"')),

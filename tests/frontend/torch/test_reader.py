@@ -142,7 +142,8 @@ def test_halves(dtype: str) -> None:
     [
         lambda x: x[x > 0],
         lambda x: (x * 3).int() ** 3,
-        lambda x: torch.fft.rfft(x).abs(),
+        lambda x: torch.fft.rfft(x),
+        lambda x: torch.fft.fft(torch.zeros(2, 3, 4) + x.mean(), 1 << 12).abs(),
         lambda x: (x > 0).sort(1),
         lambda x: (x.sum(), 3),
         lambda x: functional.max_pool2d(x, 2, return_indices=True),
@@ -220,6 +221,22 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         functional.pad(x, (1, 1), mode="circular"),
         functional.rrelu(x),
     ),
+    "spectra": lambda x: (
+        torch.view_as_real(torch.fft.rfft(x, norm="ortho")),
+        torch.fft.irfft2(torch.fft.rfft2(x) * (1 - 2j)),
+        torch.fft.ifft(torch.fft.fft(x, dim=1).conj() + x, dim=1).abs(),
+        torch.fft.irfft(torch.fft.rfft(x, 6)[..., :3] * torch.fft.rfft(torch.arange(4.0)), 4),
+        torch.fft.fft(x).permute(1, 0, 2)[1].imag / 2,
+    ),
+    "short_time_spectra": lambda x: (
+        torch.stft(x.reshape(1, 24), 8, 4, window=torch.hann_window(8), return_complex=True).abs(),
+        torch.stft(x.reshape(2, 12), 6, 3, window=torch.ones(6), center=False, return_complex=True).real,
+    ),
+    "conditions": lambda x: (
+        torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,)),
+        torch.cond(x.mean() < 9, lambda x: torch.cond(x.sum() > 9, torch.sin, torch.cos, (x,)) + 1, torch.abs, (x,)),
+    ),
+    "columns": lambda x: (functional.unfold(x[None], 2), functional.fold(x.reshape(1, 4, 6), (3, 4), 2)),
     "windows": lambda x: (x.unfold(-1, 2, 1), torch.var_mean(x, -1), torch.hypot(x, x + 1), torch.erfc(x)),
     "put_by_truth": lambda x: torch.where(x > 9, x, x).index_put((x > 0,), torch.tensor(0.5)),
     "integers": lambda x: ((x * 10).int().abs().sqrt(), (x * 3).int().sigmoid(), (x * 3).int().cumsum(1)),
@@ -326,7 +343,17 @@ def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -
 
 def test_a_file() -> None:
     torch.manual_seed(6)
-    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    first, second, x = nn.Linear(4, 3).eval(), nn.Linear(4, 3).eval(), torch.randn(2, 4)
+
+    class Chosen(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList((first, second))
+
+        def forward(self, x: Any) -> Any:
+            return torch.cond(x.sum() > 0, self.layers[0], self.layers[1], (x,))
+
+    module = Chosen().eval()
     file = io.BytesIO()
     torch.export.save(torch.export.export(module, (x,)), file)
     data = file.getvalue()

@@ -27,6 +27,7 @@ from microc.frontend.signature import (
     Value,
 )
 from microc.graph.ir import Attr, Graph
+from microc.ops.signal.fft import compute_dft_matrix
 
 CONVERTERS = ConverterTable()
 
@@ -327,40 +328,6 @@ def convert_einsum(context: OpContext, *inputs: SameDtype, equation: str) -> Non
     labels = tuple(convert_axis_labels_to_numbers(term, rank) for term, rank in zip(terms, ranks, strict=True))
     output = convert_axis_labels_to_numbers(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
     context.result("einsum", inputs, {"inputs": labels, "output": output})
-
-
-def _compute_dft_factors(sample_count: int, frequency_count: int, is_inverse: bool) -> tuple[Array, Array]:
-    """Return the real and the imaginary parts of the factors of a discrete Fourier transform.
-
-    Both have shape (``sample_count``, ``frequency_count``). They are cosines and negated sines; for the inverse
-    transform, cosines and sines divided by ``sample_count``."""
-    # The product of indices is reduced modulo length first, so that large angles lose no precision.
-    angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(frequency_count)) % sample_count) / sample_count
-    scale = 1 / sample_count if is_inverse else 1.0
-    return np.cos(angle) * scale, (np.sin(angle) if is_inverse else -np.sin(angle)) * scale
-
-
-def compute_dft_matrix(
-    sample_count: int, bin_count: int, is_input_complex: bool, is_inverse: bool, is_output_real: bool
-) -> Array:
-    """Return the matrix of a discrete Fourier transform, of shape (samples, input parts, bins, output parts).
-
-    Parts are the real and the imaginary part of a number; the axis has one element where numbers are real.
-    ``is_input_complex``: the input is complex. ``is_output_real``: the matrix is that of the inverse transform to real
-    numbers, from the lower half (``sample_count`` // 2 + 1 rows) of a conjugate symmetric spectrum. Its rows are
-    doubled to include the mirrored upper half. The row of frequency 0 is not, nor that of half the sampling rate, since
-    they have no mirror image."""
-    cosine, sine = _compute_dft_factors(sample_count, bin_count, is_inverse)
-    if is_output_real:
-        half = sample_count // 2 + 1
-        twice = np.full((half, 1), 2.0)
-        twice[0] = 1
-        if sample_count % 2 == 0:
-            twice[-1] = 1
-        return np.stack([cosine[:half] * twice, -sine[:half] * twice], 1)[..., None]
-    real = np.stack([cosine, sine], -1)
-    imaginary = np.stack([-sine, cosine], -1)
-    return np.stack([real, imaginary], 1) if is_input_complex else real[:, None]
 
 
 @CONVERTERS.register("DFT")
