@@ -89,7 +89,7 @@ def quantised_clip_bounds(
     low, high = dtypes.int_range(out_dtype)
     rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         steps = [float(rounded(np.asarray(np.float32(real) / np.float32(out_quant.scale[0])))) for real in bounds]
         steps = [
             float(NUMPY.clamp(step, numerics.INT32_MIN, numerics.INT32_MAX)) if math.isfinite(real) else step

@@ -197,7 +197,7 @@ def _find_clamp_limits_as_integers(node: Node, tensor_type: TensorType) -> tuple
         return max(low, min(high, zero)), high
 
     def quantise_clamp_limit(real: float) -> int:
-        return max(low, min(high, zero + int(np.rint(np.float32(real) / scale))))
+        return int(np.clip(zero + np.rint(float(np.float32(real)) / float(scale)), low, high))
 
     return quantise_clamp_limit(node.attr("minimum")), quantise_clamp_limit(node.attr("maximum"))
 
@@ -291,6 +291,8 @@ class _QdqRecogniser(QdqGraphBuilder):
             is_rewritten = self.visit_arithmetic_operator(node, self.find_integer_operands(node, sources))
         elif first is None:
             is_rewritten = False
+        elif first in self.consts and registry.get(node.op).moves and len(node.inputs) == 1:
+            is_rewritten = self.visit_constant_move(node, first)
         elif registry.is_layer(node):
             is_rewritten = self.visit_weighted_layer(node)
         elif node.op in _COMPARISONS | _SEARCHES:
@@ -390,6 +392,22 @@ class _QdqRecogniser(QdqGraphBuilder):
                 return False
             attrs["value"] = value
         return self.emit_integer_node(node, (source, *node.inputs[1:]), kind, **attrs)
+
+    def visit_constant_move(self, node: Node, source: str) -> bool:
+        """Move the integers of a constant at compile time, as weights are before a layer. Return False if the axis of its
+        scales is no axis of the result."""
+        kind = self.types[source]
+        assert kind.quant is not None
+        axis = kind.quant.axis
+        if axis is not None:
+            mapped_axes = registry.get(node.op).axis_map(node, self.types)[0]
+            axis = None if mapped_axes is None else mapped_axes[axis]
+            if axis is None:
+                return False
+        output = self.new_name(f"{node.outputs[0]}_quantized")
+        (self.consts[output],) = registry.get(node.op).reference(node.attrs, [self.consts[source]])
+        self.types[output] = TensorType(self.consts[output].shape, kind.dtype, replace(kind.quant, axis=axis))
+        return self.record_dequantised(node.outputs[0], output, node.loc)
 
     def visit_concatenation(self, node: Node) -> bool:
         """Rewrite an operator that joins operands. Operands whose quantisation differs from the result's are
