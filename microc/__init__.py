@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from microc.compiler.training import add_loss, gradient, learn
     from microc.compiler.user_functions import build, default_schedule
     from microc.frontend.graph_builder import GraphBuilder
+    from microc.frontend.torch.quantizer import MicrocQuantizer
     from microc.graph.ir import Graph
     from microc.graph.match import Match, P, Replacement, rewrite
     from microc.quantization import Quantized, fake_quantize, quantize
@@ -79,6 +80,7 @@ __all__ = (
     "GraphBuilder",
     "Library",
     "Match",
+    "MicrocQuantizer",
     "NetworkCost",
     "P",
     "Pass",
@@ -128,6 +130,7 @@ _HOMES = MappingProxyType(
         "GraphBuilder": "microc.frontend.graph_builder",
         "Library": "microc.run.desktop.library",
         "Match": "microc.graph.match",
+        "MicrocQuantizer": "microc.frontend.torch.quantizer",
         "NetworkCost": "microc.compiler.network_cost",
         "P": "microc.graph.match",
         "Pass": "microc.transform.pass_context",
