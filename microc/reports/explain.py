@@ -48,7 +48,7 @@ from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES
 from microc.schedule.primitives.selection import find_equal_intrinsic, find_occurrences, fits_lanes
-from microc.schedule.rules.instruction_choice import IdentityCost, list_identity_costs
+from microc.schedule.rules.around_rules import IdentityCost, list_identity_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
 from microc.tir.names import SHIFTED_SATURATIONS

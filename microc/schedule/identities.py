@@ -122,7 +122,7 @@ def _meaning_as_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
 # ---- Identities: pairs of equal expressions, with the conditions under which they are equal.
 #
 # Schedules replace the left side by the right side on cores on which this takes fewer instructions, or lets a
-# cheaper intrinsic match (:mod:`.rules.instruction_choice`). Identities are data, as the meanings of
+# cheaper intrinsic match (:mod:`.rules.around_rules`). Identities are data, as the meanings of
 # intrinsics: a new one needs a row of :data:`IDENTITIES`, and tests evaluate both sides of every row.
 #
 # Names in patterns: x and m are the factors of a high product, c is an addend, s and d are the distances of

@@ -23,8 +23,7 @@ from microc.schedule.cost.cost_model import estimate
 from microc.schedule.cost.forecast import forecast_instructions
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules import OURS, RULES
-from microc.schedule.rules.around_rules import canonicalise_for_target
-from microc.schedule.rules.instruction_choice import select_instructions
+from microc.schedule.rules.around_rules import canonicalise_for_target, select_instructions
 from microc.schedule.rules.rule import MOSTLY, Rule
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target

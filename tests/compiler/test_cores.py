@@ -25,7 +25,7 @@ from microc.errors import ScheduleError, UsageError
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.schedule.choose import Choice
-from microc.schedule.rules.core_loops import distribute_among_cores
+from microc.schedule.rules.around_rules import distribute_among_cores
 from microc.schedule.schedule import Schedule
 from microc.target import Target, target_for
 from microc.tir import ir

@@ -22,7 +22,7 @@ from microc.schedule.identities import THIRDS
 from microc.schedule.primitives.tensorize import can_pair_columns
 from microc.schedule.primitives.tensorize_bits import can_scale_sums, can_share_words
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.instruction_choice import select_instructions
+from microc.schedule.rules.around_rules import select_instructions
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir

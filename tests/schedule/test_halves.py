@@ -7,7 +7,7 @@ import numpy as np
 
 from microc.numerics import NUMPY, doubling_high_mul
 from microc.schedule.identities import THIRDS, intrinsic_functions
-from microc.schedule.rules.instruction_choice import choose_identities
+from microc.schedule.rules.around_rules import choose_identities
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule.identities import IDENTITIES, Identity, Match, intrinsic_functions
 from microc.schedule.primitives.unification import substitute_operands
-from microc.schedule.rules.instruction_choice import list_identity_costs
+from microc.schedule.rules.around_rules import list_identity_costs
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json
 from microc.target import target_for
 from microc.tir import ir

@@ -29,8 +29,7 @@ from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, workspace_bytes
 from microc.schedule.primitives.tree import Step
-from microc.schedule.rules.around_rules import split_across_threads
-from microc.schedule.rules.core_loops import distribute_among_cores
+from microc.schedule.rules.around_rules import distribute_among_cores, split_across_threads
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt

@@ -14,15 +14,13 @@ from microc.base import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import file as keras_file
-from microc.frontend.keras import operators_layers, operators_merge, operators_recurrent
+from microc.frontend.keras import operators_layers, operators_merge
 from microc.frontend.keras.context import LayerWeights, ModelWeights, OpContext, read_dtype
 from microc.frontend.model_limits import HDF5_MAGIC
 from microc.frontend.signature import merge_converters
 from microc.graph.ir import Graph
 
-CONVERTERS = merge_converters(
-    operators_layers.CONVERTERS.by_name, operators_merge.CONVERTERS.by_name, operators_recurrent.CONVERTERS.by_name
-)
+CONVERTERS = merge_converters(operators_layers.CONVERTERS.by_name, operators_merge.CONVERTERS.by_name)
 """Converters by the class name of the layer."""
 
 MODELS = ("Functional", "Model", "Sequential")

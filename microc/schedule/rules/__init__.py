@@ -19,9 +19,8 @@ from microc.schedule.rules import depthwise, matrix, spaces, swar_rules, vectors
 from microc.schedule.rules import spaces as sketch
 from microc.schedule.rules import vectors as strips
 from microc.schedule.rules import vectors as windows
-from microc.schedule.rules.around_rules import canonicalise_for_target
+from microc.schedule.rules.around_rules import canonicalise_for_target, select_instructions
 from microc.schedule.rules.generic import matches_rows, schedule_generic, schedule_rows
-from microc.schedule.rules.instruction_choice import select_instructions
 from microc.schedule.rules.matrix import (
     bit_pair_tiles,
     bit_scalar_tiles,

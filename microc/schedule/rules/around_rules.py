@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps before and after every rule: naming the stages of user functions, replacing float functions, splitting loops
-across threads."""
+across threads and cores, choosing instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
+from types import MappingProxyType
+from typing import NamedTuple
 
+from microc.base.immutable import frozen
 from microc.errors import ScheduleError
+from microc.isa import CORES, SCALAR, c_body_for_cost_model
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
+from microc.schedule.cost.operation_counts import Selector, list_scalar_intrinsic_costs
+from microc.schedule.identities import IDENTITIES, Identity
 from microc.schedule.primitives.compute_at import stored_buffer
 from microc.schedule.primitives.loops import is_used_only_in_loop
+from microc.schedule.primitives.selection import find_identities, find_intrinsics, rewrite_expr, select_in_expr
 from microc.schedule.primitives.tree import find_loop
+from microc.schedule.primitives.unification import expand_call, substitute_operands
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled
-from microc.schedule.rules.instruction_choice import apply_early_identities
 from microc.schedule.rules.rule import FAST_MATH, float_vector_level
 from microc.schedule.rules.templates import is_product_of_loads
 from microc.schedule.schedule import Schedule
@@ -25,7 +33,7 @@ from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.lower import lower
 from microc.tir.names import ACC, OUT, PART, UNTILE
-from microc.tir.rewrite import free_vars, walk_expr, walk_stmt
+from microc.tir.rewrite import free_vars, map_expr, walk_expr, walk_stmt
 from microc.tir.verify import constant_names, explain_fault
 
 # ---- User functions get the block names that rules look for: the sum of products along one axis becomes ``acc``, its elementwise
@@ -186,3 +194,208 @@ def are_iterations_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
     return all(b.scope not in ("local", "register") for b in shared) and all(
         has_disjoint_iterations(loop, b) for b in shared if b in written
     )
+
+
+# ---- Distribution of large loops among the cores of a board, in any schedule, after it was chosen.
+#
+# A loop is worth a fork and a join from ``Target.min_fork_instructions`` instructions on, a fact of the board's port. The
+# outermost loop is distributed. If it has few iterations, so that the larger half is much more than a half, the loops
+# inside of it may be distributed instead: then each of its iterations forks. The plan with the shortest path is taken; the
+# path is what the slower core runs, and all that one core runs alone.
+
+FORK_SHARE = 10
+"""A fork and a join cost this part of the least work that is worth them (``Target.min_fork_instructions``): measured as 49 of 500
+instructions on Cortex-M33."""
+
+
+@frozen
+class _Plan:
+    """Loops to distribute, and the instructions of the path through them."""
+
+    path: float
+    loops: tuple[str, ...] = ()
+
+
+def distribute_among_cores(choice: Choice, target: Target) -> Choice:
+    """Distribute the large loops of a chosen schedule among the cores that the target uses.
+
+    Loops whose iterations depend on each other stay serial. The result is the same choice if no loop is worth a fork."""
+    if target.cores == 1:
+        return choice
+    total, start = estimate(choice.func, target).instructions, choice.schedule
+    work = {loop.var.name: count_block_instances(loop) for loop in iterate_outermost_loops(start.func.body)}
+    for name, instances in work.items():
+        # A loop's share of the instructions is its share of all instances of blocks.
+        instructions = total * instances / sum(work.values()) if instances else 0.0
+        for plan in _list_plans(start, find_loop(start.func.body, name), instructions, target.min_fork_instructions):
+            distributed = _distribute_loops(choice, plan.loops)
+            if distributed is not None:
+                choice = distributed
+                break
+    return choice
+
+
+def _list_plans(schedule: Schedule, loop: ir.For, instructions: float, least: int) -> list[_Plan]:
+    """List the plans for a loop that runs ``instructions`` instructions, in the order of their paths. Plans that gain nothing are
+    left out.
+
+    ``least``: instructions of a loop that is worth a fork."""
+    if instructions < least:
+        return []
+    plans = (
+        *_distribute_itself(schedule, loop, instructions, least),
+        *_distribute_inside(schedule, loop, instructions, least),
+    )
+    return sorted((plan for plan in plans if plan.path < instructions), key=lambda plan: (plan.path, len(plan.loops)))
+
+
+def _distribute_itself(schedule: Schedule, loop: ir.For, instructions: float, least: int) -> Iterator[_Plan]:
+    """Yield the plan that distributes the loop itself, if its iterations are independent."""
+    count = ir.int_value(loop.extent) or 0
+    tail = has_partial_iteration(loop)
+    full = count - tail
+    if full >= 2 and _is_distributable(schedule, loop):
+        slower = max(full - full // 2, full // 2 + tail)
+        yield _Plan(instructions * slower / count + least / FORK_SHARE, (loop.var.name,))
+
+
+def _distribute_inside(schedule: Schedule, loop: ir.For, instructions: float, least: int) -> Iterator[_Plan]:
+    """Yield the plan that distributes loops inside of the loop, each by the best plan for itself alone."""
+    count, instances = ir.int_value(loop.extent) or 0, count_block_instances(loop)
+    if not count or not instances or loop.kind != "serial":
+        return
+    path, names = 0.0, tuple[str, ...]()
+    for inner in iterate_outermost_loops(loop.body):
+        share = instructions * count_block_instances(inner) / instances / count
+        best = next(iter(_list_plans(schedule, inner, share, least)), _Plan(share))
+        path, names = path + best.path, names + best.loops
+    if names:
+        yield _Plan(count * path, names)
+
+
+def _is_distributable(schedule: Schedule, loop: ir.For) -> bool:
+    """Test whether the iterations of a loop can be divided among cores: they are independent, and sum nothing up."""
+    try:
+        schedule.distribute(loop.var.name, 2)
+    except ScheduleError:
+        return False
+    return loop.kind == "serial" and are_iterations_independent(schedule.func, loop)
+
+
+def _distribute_loops(choice: Choice, names: tuple[str, ...]) -> Choice | None:
+    """Distribute the loops ``names`` of a chosen schedule. None if the verifier cannot prove that the function stays within
+    buffers."""
+    schedule = choice.schedule
+    for name in names:
+        schedule = schedule.distribute(name, 2)
+    lowered = lower(schedule.func)
+    if explain_fault(lowered, tables=constant_names(lowered)):
+        return None
+    return replace(choice, schedule=schedule, func=lowered)
+
+
+# ---- Choice of instructions: identities and scalar intrinsics that take fewer instructions on a core.
+#
+# The cost of an expression is that of what becomes of it: it is counted after all other identities and intrinsics were applied to
+# it. So an identity is chosen if it lets an intrinsic match, and not if it hinders another one.
+
+
+class IdentityCost(NamedTuple):
+    """Instructions of both sides of an identity on a core: of the pattern as it is, and of the replacement after all other
+    identities and intrinsics. ``refusal``: why the core does not use the identity, else empty."""
+
+    name: str
+    pattern: float
+    replacement: float
+    refusal: str = ""
+
+
+def apply_early_identities(schedule: Schedule, target: Target) -> Schedule:
+    """Apply the identities of the core whose results rules depend on."""
+    return _apply(schedule, [name for name in choose_identities(target) if IDENTITIES[name].before_rules])
+
+
+def select_instructions(schedule: Schedule, target: Target) -> Schedule:
+    """Apply the identities of the core, and call all scalar intrinsics whose meanings occur and take more instructions than
+    their C bodies."""
+    schedule = _apply(schedule, [name for name in choose_identities(target) if not IDENTITIES[name].before_rules])
+    used = find_intrinsics(schedule.func, _cheaper_intrinsics(target))  # the trace names these alone: cores have dozens
+    return schedule.select_intrinsics(*used) if used else schedule
+
+
+def _apply(schedule: Schedule, names: Sequence[str]) -> Schedule:
+    """Apply identities to a schedule. The trace names those that occur."""
+    used = find_identities(schedule.func, names)
+    return schedule.apply_identities(*used) if used else schedule
+
+
+def _cheaper_intrinsics(target: Target) -> tuple[str, ...]:
+    """Return the scalar intrinsics whose C bodies on the core take fewer instructions than their meanings."""
+    return tuple(cost.name for cost in list_scalar_intrinsic_costs(target) if cost.body < cost.meaning)
+
+
+def choose_identities(target: Target) -> tuple[str, ...]:
+    """Return the identities that a core uses. Of several with the same pattern, the one with the largest saving comes first."""
+    costs = sorted(list_identity_costs(target).values(), key=lambda cost: cost.replacement - cost.pattern)
+    return tuple(cost.name for cost in costs if not cost.refusal)
+
+
+def list_identity_costs(target: Target) -> Mapping[str, IdentityCost]:
+    """Return the costs of all identities on a core, by name, with the reasons why it does not use some of them."""
+    return _list_costs_by_registries(target, CORES.entries, SCALAR.entries)
+
+
+@lru_cache(maxsize=64)
+def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: object) -> Mapping[str, IdentityCost]:
+    """Return :func:`list_identity_costs`. The contents of the registries are part of the key, since plugins extend them."""
+    alone = {name: _cost_identity(identity, target, ()) for name, identity in IDENTITIES.items()}
+    usable = [name for name, cost in alone.items() if not cost.refusal]
+    costs: dict[str, IdentityCost] = {}
+    for name, identity in IDENTITIES.items():
+        others = [other for other in usable if other != name]
+        sides = _example_sides(identity)
+        # Most sides contain no pattern of another identity: their costs are those without the others.
+        occurs = any(rewrite_expr(side, others) is not side for side in sides)
+        cost = _cost_identity(identity, target, others) if occurs else alone[name]
+        costs[name] = cost._replace(pattern=alone[name].pattern)
+    return MappingProxyType(costs)
+
+
+def _cost_identity(identity: Identity, target: Target, others: Sequence[str]) -> IdentityCost:
+    """Count the instructions of both sides of an identity, after the identities ``others`` and the intrinsics of the core were
+    applied to them."""
+    intrinsics = _cheaper_intrinsics(target)
+    best = [select_in_expr(rewrite_expr(side, others), intrinsics) for side in _example_sides(identity)]
+    selector = Selector(target)
+    printed = (map_expr(side, lambda x: _expand_empty_body(x, target)) for side in best)
+    before, after = (target.core.costs.instructions(selector.count_shared(side)) for side in printed)
+    called = {x.name for x in walk_expr(best[1]) if isinstance(x, ir.Call) and x.name in SCALAR}
+    missing = sorted(name for name in called - target.core.has if not SCALAR[name].bodies)
+    refusal = ""
+    if identity.scalar and target.has("lanes"):
+        refusal = "the lanes of its vectors take the pattern"
+    elif missing and not identity.portable:
+        refusal = f"the core has no C body for {', '.join(missing)}"
+    elif after > before:
+        refusal = f"it takes {after:g} instructions; what it replaces takes {before:g}"
+    return IdentityCost(identity.name, before, after, refusal)
+
+
+def _expand_empty_body(expr: ir.Expr, target: Target) -> ir.Expr:
+    """Return the meaning of a call whose C body on the core is empty, because the C that is printed from the meaning is best.
+    Return any other expression unchanged."""
+    if not isinstance(expr, ir.Call) or expr.name not in SCALAR:
+        return expr
+    body = c_body_for_cost_model(expr.name, target.cpu)
+    return expand_call(expr) if body is not None and not (body.text or body.operations) else expr
+
+
+def _example_sides(identity: Identity) -> tuple[ir.Expr, ir.Expr]:
+    """Return both sides of an identity with typical values of its constants, and with registers in the places of other
+    variables. (Variables would be index arithmetic, which is not rewritten.)"""
+    operands: dict[ir.Expr, ir.Expr] = {}
+    for var in free_vars(identity.pattern):
+        value = identity.constants.get(var.name)
+        register = ir.Buffer(var.name, (1,), var.dtype, "register")
+        operands[var] = register[0] if value is None else ir.Const(value, var.dtype)
+    return substitute_operands(identity.pattern, operands), substitute_operands(identity.replacement, operands)

@@ -24,8 +24,7 @@ from microc.transform import canonicalise, channels_last
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
 from microc.transform.training.gradient import append_gradients, gradient_name
-from microc.transform.training.graph_extension import GraphExtension
-from microc.transform.training.losses import CROSS_ENTROPY, append_loss
+from microc.transform.training.losses import CROSS_ENTROPY, GraphExtension, append_loss
 from microc.transform.training.replay import append_replay
 
 RATE = "rate"

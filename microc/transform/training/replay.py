@@ -23,7 +23,7 @@ from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.gradients.call import Value
-from microc.transform.training.graph_extension import GraphExtension
+from microc.transform.training.losses import GraphExtension
 
 _INT8_MAX = 127.0
 _TINY = 1e-30
