@@ -91,8 +91,6 @@ def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterato
         if known.get(pattern, expr) == expr and pattern.dtype == expr.dtype:
             yield {**known, pattern: expr}
         return
-    if isinstance(expr, (ir.Load, ir.Var)):
-        return
     if isinstance(expr, ir.Const):
         if isinstance(pattern, ir.Bin):
             yield from _unify_literal(pattern, expr, known)
@@ -109,6 +107,8 @@ def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterato
             expr = _clamp_with_outer_minimum(expr)
         case _:
             pass
+    if isinstance(expr, (ir.Load, ir.Var)):
+        return
     yield from _unify_operands(pattern, expr, known)
     equal = expr if isinstance(pattern, ir.Call) else equal_form(expr)
     if equal is not expr:
