@@ -183,7 +183,7 @@ int digits_int8_read_wait(void)
 }
 int main(int argc, char **argv)
 {
-    static uint64_t arena[DIGITS_INT8_ARENA_SIZE / 8 + 1];
+    static uint64_t arena[(DIGITS_INT8_ARENA_SIZE + 7) / 8 + 1];
     static int8_t image[DIGITS_INT8_IMAGE_SIZE];
     int8_t scores[DIGITS_INT8_PROBABILITIES_SIZE];
     const struct digits_int8_inputs inputs = { image };
