@@ -70,7 +70,7 @@ def test_bash_offers_what_may_stand_there(bash: Path, tmp_path: Path) -> None:
     assert offered("compile", "--input-layout", "N") == ["NCHW", "NHWC"]
     assert offered("compile", "-o", "") == ["models"]
     assert offered("bench", "--boards", "host,microb") == ["host,microbit"]
-    assert offered("export", "--format", "cm") == ["cmake", "cmsis"]
+    assert offered("export", "--format", "cm") == ["cmake", "cmsis", "cmsis-pack"]
     assert "stm32f746g-disco" in offered("boards", "show", "stm") and offered("completion", "f") == ["fish"]
     assert offered("compile", "--name", "x") == [] and offered("unknown", "x") == []
 

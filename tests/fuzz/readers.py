@@ -453,6 +453,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "codegen/c/resources.py": "a table that comes with microc",
         "cli/commands.py": "a manifest that the same command has made",
         "codegen/c/source.py": "text of microc's own",
+        "codegen/c/interface.py": "the file of weights that the same compilation has made",
         "codegen/project/firmware.py": "the runtime that comes with microc",
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",
         "cli/__init__.py": "the null device",
