@@ -459,7 +459,7 @@ class Plan:
         return {name: region.memory for region in self.flash[1:] for name in region.constants}
 
     @property
-    def stored(self) -> Mapping[str, int]:
+    def stored_offsets(self) -> Mapping[str, int]:
         """Offset in the file of weights of each constant that is read from storage, by the constant's name."""
         return self.storage.offsets if self.storage is not None else {}
 
@@ -580,5 +580,5 @@ class Module:
     @property
     def const_bytes(self) -> int:
         """Bytes of weights and tables in flash."""
-        stored = self.plan.stored if self.plan is not None else {}
+        stored = self.plan.stored_offsets if self.plan is not None else {}
         return sum(v.nbytes for name, v in self.values.items() if v.storage == "const" and name not in stored)

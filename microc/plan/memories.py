@@ -493,7 +493,7 @@ def add_operand_waits(
 
     ``flash``: the flash region of each constant that is not read from ``storage``."""
     assert module.plan is not None
-    stored = module.plan.stored
+    stored = module.plan.stored_offsets
     runs = any(is_copied_per_run(step) for name, step in module.plan.copies.items() if name not in stored)
     ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash)} if runs else {}
     calls = tuple(_add_waits_to_call(module, call, memories, flash, ahead_copies) for call in module.calls)

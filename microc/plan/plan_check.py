@@ -288,7 +288,9 @@ def _check_flash_regions(module: Module, plan: Plan) -> None:
     """Raise InternalError unless every constant that is not stored is in exactly one of the flash regions, if the plan
     names several."""
     listed = sorted(name for region in plan.flash for name in region.constants)
-    constants = sorted(n for n, value in module.values.items() if value.storage == "const" and n not in plan.stored)
+    constants = sorted(
+        n for n, value in module.values.items() if value.storage == "const" and n not in plan.stored_offsets
+    )
     if plan.flash and listed != constants:
         wrong = sorted({*listed} ^ {*constants}) or [name for name, other in pairwise(listed) if name == other]
         raise InternalError(f"plan check: constants {', '.join(wrong)} are not in exactly one flash region")
@@ -300,7 +302,7 @@ def _check_storage(module: Module, plan: Plan) -> None:
     if plan.storage is None:
         return
     end = 0
-    for name, start in sorted(plan.stored.items(), key=lambda item: item[1]):
+    for name, start in sorted(plan.stored_offsets.items(), key=lambda item: item[1]):
         users = [number for number, call in enumerate(module.calls) if name in call.args]
         if start < end or module.values[name].storage != "const":
             raise InternalError(f"plan check: stored constant {name} overlaps another in the file of weights")

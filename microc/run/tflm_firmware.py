@@ -431,11 +431,11 @@ def _find_smallest_arena(device: Device, capacity: int) -> int:
     used = _set_up(device, capacity)
     low, step = max(used, 16), 16
     high = low = -(-low // 16) * 16
-    while high < capacity and not _is_accepted(device, high):
+    while high < capacity and not _accepts_arena(device, high):
         low, high, step = high + 16, min(high + step, capacity), 2 * step
     while low < high:
         middle = (low + high) // 32 * 16
-        low, high = (low, middle) if _is_accepted(device, middle) else (middle + 16, high)
+        low, high = (low, middle) if _accepts_arena(device, middle) else (middle + 16, high)
     _set_up(device, high)
     return high
 
@@ -463,7 +463,7 @@ def _set_up(device: Device, arena: int) -> int:
     raise UnsupportedError(f"{what}{f': {text}' if text else ''}", hint=hint)
 
 
-def _is_accepted(device: Device, arena: int) -> bool:
+def _accepts_arena(device: Device, arena: int) -> bool:
     """Test whether TFLM accepts an arena of so many bytes."""
     _, status, _ = _try_set_up(device, arena)
     return status == 0

@@ -59,7 +59,7 @@ def board(folder: Path, flash: int = TIGHT, *, dma: bool = True, size: int = 0x1
     return load_board(path)
 
 
-def stored(program: Program) -> tuple[Plan, StoredConstants]:
+def plan_with_storage(program: Program) -> tuple[Plan, StoredConstants]:
     """The plan of a program that reads constants from the card."""
     plan = program.module.plan
     assert plan is not None and plan.storage is not None
@@ -102,7 +102,7 @@ def test_reads_overlap_the_kernel_before_theirs(tmp_path: Path) -> None:
     """With DMA a read begins one kernel earlier and waits for what the kernel does not cover; without, it waits as a whole."""
     for dma in (True, False):
         program = compiled(board(tmp_path, dma=dma))
-        plan, card = stored(program)
+        plan, card = plan_with_storage(program)
         module = program.module
         total = 0
         for number, call in enumerate(module.calls):
@@ -121,7 +121,7 @@ def test_reads_overlap_the_kernel_before_theirs(tmp_path: Path) -> None:
 def test_buffers_are_checked(tmp_path: Path) -> None:
     """A plan whose buffer is overwritten, or whose file has no room for a constant, is a defect."""
     program = compiled(board(tmp_path))
-    plan, card = stored(program)
+    plan, card = plan_with_storage(program)
     check_plan(program.module)
     name, step = next((name, plan.copies[name]) for name in card.offsets)
     user = next(call for call in program.module.calls if name in call.args)
@@ -139,7 +139,7 @@ def test_buffers_are_checked(tmp_path: Path) -> None:
 def test_the_file_has_a_header_and_all_constants(tmp_path: Path) -> None:
     """Each constant begins at a block, as the core has it in memory."""
     program = compiled(board(tmp_path))
-    _, card = stored(program)
+    _, card = plan_with_storage(program)
     content = pack_stored_constants(program.module)
     assert content[:8] == b"mcw1\x01\0\0\0" and int.from_bytes(content[8:12], "little") == len(content) == card.size
     assert int.from_bytes(content[12:16], "little") == zlib.crc32(content[16:])
@@ -214,7 +214,7 @@ def test_a_driver_may_read_late_and_may_fail(compiler: str, tmp_path: Path) -> N
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
     program = compiled(board(tmp_path))
-    _, card = stored(program)
+    _, card = plan_with_storage(program)
     folder = program.write(tmp_path / "project")
     (folder / "card.c").write_text(MAIN)
     sources = [str(folder / name) for name in ("model.c", "model_data.c", "card.c")]
@@ -236,7 +236,7 @@ def test_a_driver_may_read_late_and_may_fail(compiler: str, tmp_path: Path) -> N
         damaged[place] ^= 0x40
         assert run(bytes(damaged))[0] == -6
     assert run(content[:-1])[:2] == [-5, -5]
-    checks = -(-card.size // (stored(program)[0].size // 512 * 512))
+    checks = -(-card.size // (plan_with_storage(program)[0].size // 512 * 512))
     assert run(content, 0)[:2] == [-5, 0]
     for read in range(card.reads):
         assert run(content, checks + read)[:2] == [0, -5]
@@ -267,7 +267,7 @@ def test_room_in_flash_and_budgets_decide(tmp_path: Path) -> None:
     assert all(roomy.files()[name] == plain.files()[name] for name in ("model.c", "model.h", "model_data.c"))
     assert "weights.bin" not in roomy.files() and "runtime/ports/semihosting_storage.c" not in roomy.files()
     lean = compiled(board(tmp_path, ROOMY), flash=9000)
-    stored(lean)
+    plan_with_storage(lean)
     assert lean.module.const_bytes < 9000
     relocatable = compiled(board(tmp_path, ROOMY), relocatable=True)
     assert relocatable.module.plan is not None and relocatable.module.plan.storage is None
@@ -277,7 +277,7 @@ def test_several_memories_take_buffers_that_may_hold_weights(tmp_path: Path) -> 
     """Buffers are where the board's file allows weights; the checker follows them."""
     more = '[[memory]]\nname = "psram"\nkind = "ram"\norigin = 0x2100_0000\nsize = 0x8000\nholds = ["tensors", "weights"]\n'
     program = compiled(board(tmp_path, more=more + "wait_states = 2\n\n"))
-    plan, card = stored(program)
+    plan, card = plan_with_storage(program)
     arena = next(arena for arena in plan.arenas if arena.memory == "psram")
     assert all(arena.start <= plan.offsets[name] < arena.start + arena.size for name in card.offsets)
     assert "uint8_t *const buffer = arenas->psram;" in str(program.files()["model.c"])
@@ -292,7 +292,7 @@ def test_layers_are_split_where_their_weights_do_not_fit(tmp_path: Path) -> None
     for dma, ram in ((True, 20_000), (False, 6_000)):
         program = microc.compile(dense(), board=board(tmp_path, dma=dma), cache=False, ram=ram)
         assert isinstance(program, Program)
-        plan, card = stored(program)
+        plan, card = plan_with_storage(program)
         assert plan.size <= ram and len(program.module.kernels) == 1 < len(program.module.calls)
         assert card.waits > 0
         assert np.array_equal(program.library()(data), expected)
@@ -346,7 +346,7 @@ def test_a_network_of_the_corpus_reads_its_weights_in_pieces(path: Path, tmp_pat
     """270 KB of weights in 64 KiB of flash and an arena of 16,000 bytes, which the first layer's weights exceed five times."""
     program = microc.compile(path, board=board(tmp_path, 0x1_0000), cache=False, ram=16_000)
     assert isinstance(program, Program)
-    plan, card = stored(program)
+    plan, card = plan_with_storage(program)
     assert plan.size <= 16_000 and card.size > 200_000 and len(program.module.calls) > 14
     project = microc.open_project(program.write(tmp_path / "project"))
     microc.build(project)

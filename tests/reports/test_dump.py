@@ -44,7 +44,7 @@ SOURCES: Mapping[str, tuple[Path, str, dict[str, Any]]] = {
 
 
 parse = functools.cache(from_text)
-"""Parser of texts, of which the dumps of a network for one core have many alike."""
+"""Parser of texts with a memo: the dumps of a network for one core share most of them."""
 
 
 @functools.cache

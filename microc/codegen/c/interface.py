@@ -216,11 +216,10 @@ def print_weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
     They wait until the weights that the step uses are there, then begin to copy and read the weights that the memory plan copies
     during this step."""
     plan = _memory_plan(module)
-    copies, stored = plan.copies, plan.stored
-    known = {
-        name for call in module.calls[:step] for name in call.args
-    }  # by the first step that uses them, a wait for it
-    copies_used = [n for n in copies if copies[n] >= 0 and n in module.calls[step].args and n not in known]
+    copies, stored = plan.copies, plan.stored_offsets
+    # The first step that uses weights waits for them; later steps need not.
+    used_before = {name for call in module.calls[:step] for name in call.args}
+    copies_used = [n for n in copies if copies[n] >= 0 and n in module.calls[step].args and n not in used_before]
     wait: list[Code] = []
     if not stored.keys() >= set(copies_used):
         wait.append(Code(f"{module.name}_copy_wait();"))
@@ -240,8 +239,10 @@ def _print_copy_begin_call(module: Module, name: str) -> Code:
     """Print the call that begins to bring the constant ``name`` from flash or storage to its place in the arena."""
     plan, nbytes = _memory_plan(module), module.values[name].nbytes
     arena, offset = arena_variable_and_offset(module, plan.offsets[name])
-    if name in plan.stored:
-        return _print_checked_read(module, f"{module.name}_read({plan.stored[name]}u, {arena} + {offset}, {nbytes}u)")
+    if name in plan.stored_offsets:
+        return _print_checked_read(
+            module, f"{module.name}_read({plan.stored_offsets[name]}u, {arena} + {offset}, {nbytes}u)"
+        )
     return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {nbytes}u);")
 
 
@@ -332,7 +333,9 @@ def make_storage_context(module: Module) -> StorageContext | None:
         return None
     content = pack_stored_constants(module)
     # The file is checked through the arena that its constants are read into: a DMA controller need not reach the others.
-    buffers = [arena for name in plan.stored if (arena := _arena_containing(plan, plan.offsets[name])) is not None]
+    buffers = [
+        arena for name in plan.stored_offsets if (arena := _arena_containing(plan, plan.offsets[name])) is not None
+    ]
     arena = max(buffers, key=lambda arena: arena.size, default=None)
     size = arena.size if arena else plan.size
     step = plan.storage.block_bytes if plan.storage.block_bytes <= size else 4

@@ -352,7 +352,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
     kernels = tuple(print_kernel(module, printer, k) for k in range(len(module.kernels)))
     helpers = _print_helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()
-    linked = (v for name, v in module.values.items() if v.storage == "const" and name not in plan.stored)
+    linked = (v for name, v in module.values.items() if v.storage == "const" and name not in plan.stored_offsets)
     stored = sorted((*linked, *tests), key=lambda v: v.name)
     steps = tuple(
         StepContext(
@@ -394,7 +394,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         kernels=kernels,
         steps=steps,
         resets=resets,
-        copies=any(step >= 0 for name, step in plan.copies.items() if name not in plan.stored),
+        copies=any(step >= 0 for name, step in plan.copies.items() if name not in plan.stored_offsets),
         kept=any(step < 0 for step in plan.copies.values()),
         data_declarations=tuple(
             Code(f"extern {print_attributed_declaration(v, attribute, space, region)};") for v, region in constants

@@ -317,7 +317,7 @@ class MemoryMap:
         plan = self.module.plan
         regions = plan.constant_regions if plan is not None else {}
         if plan is not None and plan.storage is not None:
-            regions |= dict.fromkeys(plan.stored, plan.storage.memory)
+            regions |= dict.fromkeys(plan.stored_offsets, plan.storage.memory)
         return [
             {
                 "symbol": f"{self.module.name}_{value.name}",

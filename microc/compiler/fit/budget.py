@@ -27,7 +27,7 @@ from microc.ops import registry
 from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.plan.code_and_constants import list_read_buffers, list_storable_constants
-from microc.plan.liveness import compute_lifetimes, count_covered_addresses
+from microc.plan.liveness import Unit, compute_lifetimes, count_covered_addresses
 from microc.plan.plan import FAST_FLASH
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import SIZE, SPEED, Board, CodeMemory, FlashMemory, Goal, Memory, Storage, Target
@@ -464,18 +464,24 @@ def live_tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
         offset = module.plan.offsets[name]
         for step in range(max(first, 0), min(last, len(live) - 1) + 1):
             live[step].append((offset, offset + module.values[name].nbytes))
-    for buffer in list_read_buffers(module, {name: module.plan.copies[name] for name in module.plan.stored}):
+    for buffer in _list_planned_read_buffers(module):
         for step in range(buffer.first, buffer.last + 1):
             live[step].append((module.plan.offsets[buffer.name], module.plan.offsets[buffer.name] + buffer.size))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
     return [(count_covered_addresses(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
+def _list_planned_read_buffers(module: Module) -> tuple[Unit, ...]:
+    """Return the buffers of a planned module's constants from storage, with the calls in which they are alive."""
+    plan = module.plan
+    assert plan is not None
+    return list_read_buffers(module, {name: plan.copies[name] for name in plan.stored_offsets})
+
+
 def count_read_buffer_bytes(module: Module) -> list[int]:
     """Return for each call of a planned module the bytes of the buffers of constants from storage that are alive."""
-    assert module.plan is not None
     alive = [0] * len(module.calls)
-    for buffer in list_read_buffers(module, {name: module.plan.copies[name] for name in module.plan.stored}):
+    for buffer in _list_planned_read_buffers(module):
         for step in range(buffer.first, buffer.last + 1):
             alive[step] += buffer.size
     return alive
@@ -505,7 +511,8 @@ def refuse_large_read_buffers(module: Module, limit: str, excess: int) -> None:
     if module.plan.storage is None:
         return
     buffers = [
-        sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored.keys()) for call in module.calls
+        sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored_offsets.keys())
+        for call in module.calls
     ]
     needs = [tensors + own for tensors, own in live_tensor_and_workspace_bytes(module)]
     most = max(range(len(needs)), key=needs.__getitem__)

@@ -331,7 +331,7 @@ def propose_layers_in_pieces(search: Search) -> Proposals:
     for _ in range(PIECES_ROUNDS):
         network = search.best
         module, graph = network.module, network.configuration.graph
-        if storage is None or search.limits.fits_arena(network) or not module.plan or not module.plan.stored:
+        if storage is None or search.limits.fits_arena(network) or not module.plan or not module.plan.stored_offsets:
             return
         buffers = count_read_buffer_bytes(module)
         needs = live_tensor_and_workspace_bytes(module)
@@ -339,7 +339,7 @@ def propose_layers_in_pieces(search: Search) -> Proposals:
         channels: dict[str, int] = {}
         for call, (tensors, own), buffered in zip(module.calls, needs, buffers, strict=True):
             origin = network.kernel_builder.origins.get(call.writes)
-            weights = sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored.keys())
+            weights = sum(module.values[name].nbytes for name in {*call.args} & module.plan.stored_offsets.keys())
             if not isinstance(origin, KernelGroup) or not weights or tensors + own <= limit:
                 continue
             result = origin.nodes[-1].outputs[0]

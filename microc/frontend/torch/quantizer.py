@@ -29,7 +29,7 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
 """Layers into which ``prepare_qat_pt2e`` folds the batch normalisation that follows."""
 _PRODUCTS = ("bmm", "matmul", "mm")
 _SUMS = ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "mean", "relu", "relu6", "sum")
-"""Operators that scale their result anew, for activations of 8 and of 16 bits.
+"""Operators whose result has a scale of its own, for activations of 8 and of 16 bits.
 
 An average has a scale of its own and not that of its operand: the mean of four integers is half way between two integers
 every fourth time, where PyTorch's float sums round either way."""
@@ -39,7 +39,7 @@ _FUNCTIONS = (
     *("hardtanh", "leaky_relu", "log", "mish", "neg", "prelu", "reciprocal", "rsqrt", "selu", "sigmoid", "silu", "sin"),
     *("softmax", "softplus", "sqrt", "square", "tanh"),
 )
-"""Operators that scale their result anew, for activations of 8 bits. Functions become tables of 256 numbers."""
+"""Operators whose result has a scale of its own, for activations of 8 bits. Functions become tables of 256 numbers."""
 _CLAMPS = ("clamp", "clamp_max", "clamp_min", "hardtanh", "relu", "relu6")
 """Functions that the operator before them computes when it rounds, if nothing else reads its result."""
 _MOVES = (

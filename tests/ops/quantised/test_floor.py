@@ -16,6 +16,7 @@ from microc.ops.quantised.requantize import REQUANTIZE
 from microc.ops.quantised.requantize_floor import (
     FloorScale,
     SplitScale,
+    Thresholds,
     find_floor_scale,
     find_split_scale,
     find_thresholds,
@@ -38,6 +39,20 @@ def requantise(attrs: dict[str, Any], x: Array, *parameters: Array) -> Array:
     return np.asarray(result, np.int64)
 
 
+def find_all_thresholds(attrs: dict[str, Any], mantissas: Array, shifts: Array) -> Thresholds:
+    """Return the thresholds of a requantisation with these attributes, for operands within the bound."""
+    thresholds = find_thresholds(
+        lambda x: requantise(attrs, x, mantissas.astype(np.int32), shifts.astype(np.int8)),
+        np.ldexp(mantissas, shifts - 31),
+        attrs["zero_point"],
+        attrs["minimum"],
+        attrs["maximum"],
+        BOUND,
+    )
+    assert thresholds is not None
+    return thresholds
+
+
 def apply_scale(scale: FloorScale, x: Array, minimum: int, maximum: int) -> Array:
     """Evaluate the formula of ``requantize_floor`` with int32 operands of the product."""
     operands = (x << scale.fraction_bits) + scale.addends
@@ -57,15 +72,7 @@ def test_equals_the_requantisation_of_every_operand(rounds: bool, rounding: str,
     mantissas, shifts = random_factors(np.random.default_rng(seed), 16)
     attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
     parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
-    thresholds = find_thresholds(
-        lambda x: requantise(attrs, x, *parameters),
-        np.ldexp(mantissas, shifts - 31),
-        zero_point,
-        zero_point,
-        127,
-        BOUND,
-    )
-    assert thresholds is not None
+    thresholds = find_all_thresholds(attrs, mantissas, shifts)
     scale = find_floor_scale(thresholds, rounds=rounds)
     assert scale is not None
     x = np.arange(-BOUND, BOUND + 1)[:, None]
@@ -96,15 +103,7 @@ def test_two_products_equal_the_requantisation_of_every_operand(
     bias = generator.integers(-5000, 5000, 16)
     attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
     parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
-    thresholds = find_thresholds(
-        lambda x: requantise(attrs, x, *parameters),
-        np.ldexp(mantissas, shifts - 31),
-        zero_point,
-        zero_point,
-        127,
-        BOUND,
-    )
-    assert thresholds is not None
+    thresholds = find_all_thresholds(attrs, mantissas, shifts)
     scale = find_split_scale(thresholds, bias)
     assert scale is not None
     assert len(scale.high) == len(scale.low) == channels
