@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.base.file_access import distrust_reason, open_regular_file, read_bytes, read_text
+from microc.base.file_access import distrust_reason, open_regular_file, parse_toml, read_bytes, read_text
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs pipes, modes and owners")
 
@@ -65,6 +65,29 @@ def test_files_that_state_no_size_are_read_within_the_bound() -> None:
     assert b"Name:" in read_bytes(path)
     with pytest.raises(OSError, match="more than"):
         read_bytes(path, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x =",
+        "x = " + "9" * 5000,
+        "x = " + "[" * 900 + "]" * 900,
+        "a" + ".a" * 20_000 + " = 1",
+        "[a" + " . 'b'" * 70 + "]",
+    ],
+)
+def test_toml_of_others_ends_in_a_table_or_a_value_error(text: str) -> None:
+    """Dotted keys cost tomllib quadratic time: 32,000 parts took 20 seconds."""
+    with pytest.raises(ValueError, match=r"Invalid value|digits|deeply|parts"):
+        parse_toml(text)
+
+
+def test_toml_of_ours_is_read() -> None:
+    assert parse_toml("a.'b'.c = [" + "0.5, " * 200 + "]\nd = '1.2.3. .4'") == {
+        "a": {"b": {"c": [0.5] * 200}},
+        "d": "1.2.3. .4",
+    }
 
 
 @POSIX

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from errno import EFBIG, EINVAL, EISDIR
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # ---- Locations of templates, boards and runtime_c: beside the package in a checkout, inside it in a wheel.
 
@@ -52,6 +53,11 @@ TRUST = "MICROC_TRUST"
 """Environment variable that lists trusted folders. Files in these are used whoever owns them, and may name plugins
 and libraries to run."""
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NONBLOCK"))
+_MAX_KEY_PARTS = 64
+"""Parts of a dotted TOML key. Every TOML file of ours has at most 4 of them."""
+_LONG_KEY = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS}}}"""  # also in a string: none needs it
+)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
@@ -92,6 +98,24 @@ def read_text(
     """Read a whole regular text file; line ends become ``\\n``. Raise UnicodeDecodeError if the bytes are not in
     ``encoding``."""
     return read_bytes(path, max_bytes).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a TOML file from others. Raise ValueError for everything that is not a table of bounded depth and numbers.
+
+    ``tomllib`` takes quadratic time for dotted keys, and raises RecursionError and a plain ValueError besides its own error."""
+    import tomllib
+
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {_MAX_KEY_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("values are nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # of int(), see sys.set_int_max_str_digits
+        raise ValueError("a number has thousands of digits") from None
 
 
 def _check_is_regular_file(file_mode: int, path: str | Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import re
-import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from typing import Any
 import jinja2
 
 from microc.base import file_access
-from microc.base.file_access import read_text
+from microc.base.file_access import parse_toml, read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.interface import WEIGHTS_FILE, pack_stored_constants, print_bytes_definition
 from microc.codegen.c.source import ModelContext, make_model_context, render_network
@@ -265,12 +264,12 @@ def load_format(name: str) -> Format:
     folder = Path(name) if is_own else file_access.templates_folder() / "export" / name
     path = folder / DESCRIPTION
     try:
-        data = tomllib.loads(read_text(path, MAX_DESCRIPTION_BYTES))
+        data = parse_toml(read_text(path, MAX_DESCRIPTION_BYTES))
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT_HINT
         ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}", where=str(path), hint=_OWN_FORMAT_HINT) from error
     return _parse_format(folder, path, data)
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.file_access import read_text
+from microc.base.file_access import parse_toml, read_text
 from microc.compiler import validation
 from microc.errors import OutputError, UsageError, known_names_hint
 
@@ -46,10 +45,10 @@ def _read_table(path: Path) -> dict[str, Any]:
     """Read the table ``[learn]`` of a TOML file."""
     hint = "write a table [learn] of layers, loss and optimiser (docs/learning.md)"
     try:
-        tables = tomllib.loads(read_text(path, _MAX_FILE_BYTES))
+        tables = parse_toml(read_text(path, _MAX_FILE_BYTES))
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}", where=path.name, hint=hint) from error
     table = tables.get(_TABLE)
     if set(tables) != {_TABLE} or not isinstance(table, dict):

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from microc.base import file_access
-from microc.base.file_access import read_text
+from microc.base.file_access import parse_toml, read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.identifiers import RESERVED_WORDS
 from microc.codegen.project.firmware import PLUGIN_CORE_KEY
@@ -48,14 +47,14 @@ def load_board(name_or_path: str | Path) -> Board:
     path = _path_of_board_file(str(name_or_path))
     try:
         file_text = read_text(path, _LARGEST)
-        data = tomllib.loads(file_text)
+        data = parse_toml(file_text)
     except OSError as error:
         hint = similar_files_hint(path) or "choose one that microc boards lists"
         what = f"cannot read the board file: {error.strerror or error}"
         raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
         raise UsageError("the board file is not UTF-8 text", where=str(path), hint="save it as UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(
             f"the board file is not TOML: {error}",
             where=str(path),
@@ -202,9 +201,10 @@ def _check_board_schema(path: Path, file_text: str, data: Mapping[str, Any]) -> 
     import jsonschema
 
     schema = json.loads((file_access.boards_folder() / "board.schema.json").read_text(encoding="utf-8"))
-    errors = sorted(
-        jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path]
-    )
+    # JSON Schema takes 4e6 for an integer, which linker scripts and sizes are not printed from.
+    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)(schema)
+    errors = sorted(validator.iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path])
     if errors:
         first, other_errors = errors[0], len(errors) - 1
         keys = list(first.absolute_path)
@@ -568,7 +568,7 @@ def _make_runner(entry: Mapping[str, Any]) -> Runner:
     name, options = entry["name"], tuple(entry.get("options", ()))
     if "argv" in entry:
         return Runner(name, tuple(entry["argv"]), options=options)
-    data = tomllib.loads((_runners_folder() / f"{name}.toml").read_text(encoding="utf-8"))
+    data = parse_toml((_runners_folder() / f"{name}.toml").read_text(encoding="utf-8"))
     return Runner(
         name,
         _replace_options_placeholder(data["argv"], options),

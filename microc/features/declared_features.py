@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from errno import EFBIG
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from microc.base.file_access import read_bytes
+from microc.base.file_access import parse_toml, read_bytes
 from microc.compiler import validation
 from microc.compiler.model import load
 from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, known_names_hint
@@ -220,8 +219,8 @@ def read(path: Path) -> Declared:
         hint = "give the path of a TOML file (docs/features.md)"
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
     try:
-        data = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        data = parse_toml(content.decode())
+    except ValueError as error:
         raise UsageError(
             f"{path.name} is not valid TOML: {error}", where=path.name, hint="compare it with docs/features.md"
         ) from error

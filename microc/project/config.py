@@ -9,13 +9,12 @@ import json
 import os
 import shlex
 import stat
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from microc.base.file_access import TRUST, distrust_reason, is_trusted, read_bytes
+from microc.base.file_access import TRUST, distrust_reason, is_trusted, parse_toml, read_bytes
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
 from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_option_words
@@ -83,12 +82,12 @@ def read_config(path: Path) -> Config:
     Raises OutputError if the file cannot be read, and UsageError if its contents are invalid; the error names the
     key."""
     try:
-        data = tomllib.loads(read_bytes(path, _MAX_FILE_BYTES).decode("utf-8"))
+        data = parse_toml(read_bytes(path, _MAX_FILE_BYTES).decode("utf-8"))
     except OSError as error:
         raise OutputError(
             f"cannot read {path}: {error.strerror or error}", where=str(path), hint="check its path and permissions"
         ) from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+    except ValueError as error:
         raise UsageError(
             f"{path.name} is not valid TOML: {error}", where=str(path), hint="compare it with docs/project.md"
         ) from error

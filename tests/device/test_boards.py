@@ -92,6 +92,7 @@ def line_of(text: str, start: str) -> int:
         ('kind = "ram"', 'kind = "rom"', "memory.1.kind", 'kind = "rom"'),
         ("baud = 115_200", "baud = 3", "console.baud", "baud"),
         ("irq = 0", "irq = 'zero'", "console.irq", "irq"),
+        ("irq = 0", "irq = 0.0", "console.irq: 0.0 is not of type 'integer'", "irq"),
         ("stack_bytes = 8192", "stack_bytes = 8191", "link.stack_bytes", "stack_bytes"),
         ("hz = 25_000_000 #", "#", "timer: 'hz' is a required property", "[timer]"),
         ('prefix = "arm-none-eabi-"', 'prefix = "arm-none-eabi-"\ncolour = 1', "colour", "[build]"),

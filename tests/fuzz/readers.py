@@ -85,9 +85,9 @@ CAMPAIGNS = MappingProxyType(
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NUMBERS = (b"0", b"-1", b"1", b"255", b"65536", b"2147483648", b"-2147483649", b"18446744073709551616", b"1e999", b"-0.5",
-            b"NaN", b"1e-400", b"9" * 400, b"true", b"null", b'""', b"[]", b"{}")  # fmt: skip
+            b"NaN", b"1e-400", b"9" * 400, b"9" * 5000, b"true", b"null", b'""', b"[]", b"{}")  # fmt: skip
 _PIECES = (b"\0", b"\xff", b"\n", b"=", b",", b'"', b"[", b"]", b"{", b"}", b"\x1b[2J", b"../", b"/dev/zero", b"\xed\xa0\x80",
-           b"[" * 5000, b'{"a":' * 5000, b"\\u0000", b"\xef\xbb\xbf", b"a" * 5000)  # fmt: skip
+           b"[" * 5000, b'{"a":' * 5000, b"\\u0000", b"\xef\xbb\xbf", b"a" * 5000, b"a." * 20_000)  # fmt: skip
 _TURN = 100
 _INTEGERS = (0, 1, 127, 128, 255, 32768, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 
