@@ -98,6 +98,9 @@ MODELS = {
     "max pool": one("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
     "max pool, ceil": one("MaxPool", (1, 2, 8, 8), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
     "max pool, ceil, window outside": one("MaxPool", (1, 1, 5, 5), kernel_shape=[1, 2], strides=[3, 3], ceil_mode=1),
+    "max pool, ceil, window larger than the axis": one(
+        "MaxPool", (1, 2, 2, 3), kernel_shape=[3, 4], strides=[2, 2], ceil_mode=1
+    ),
     "max pool, same": one("MaxPool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
     "max pool, one axis": one("MaxPool", LINE, kernel_shape=[3], strides=[2]),
     "average pool": one("AveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
@@ -105,6 +108,9 @@ MODELS = {
         "AveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1
     ),
     "average pool, ceil": one("AveragePool", (1, 2, 8, 8), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, opset=19),
+    "average pool, ceil, window larger than the axis": one(
+        "AveragePool", (1, 2, 2, 3), kernel_shape=[3, 4], strides=[2, 2], ceil_mode=1, count_include_pad=1, opset=19
+    ),
     "global average pool": one("GlobalAveragePool", IMAGE),
     "global max pool, one axis": one("GlobalMaxPool", LINE),
     "softmax": one("Softmax", (2, 3, 4), axis=1),

@@ -106,7 +106,7 @@ def make_spatial_window(
         elif mode == "VALID":
             before[k] = after[k] = 0
         last_start = size + before[k] + after[k] - span
-        if last_start < 0:
+        if last_start < 0 and not (ceil_mode and last_start > -stride):  # ceil_mode makes one window of a smaller axis
             padded = f"{size} elements and {before[k]} + {after[k]} of padding"
             context.broken(f"a window of {span} elements (dilated) exceeds the padded axis of {padded} elements")
         # ceil_mode adds a last window if it starts inside the data or the padding before it, not in the padding behind.
