@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.isa import SCALAR, Intrin
@@ -19,6 +20,12 @@ from microc.tir.rewrite import children, free_vars, map_expr, substitute, with_c
 
 
 _COMMUTATIVE = frozenset({"add", "mul", "bitand", "bitor", "bitxor", "min", "max", "eq", "ne"})
+_OPERATORS_WITH_EQUAL_FORMS = frozenset({"mul", "sub", "shr"})
+"""Binary operators of expressions that may have another form (:func:`equal_form`)."""
+_OPERATORS_OF_EQUAL_FORMS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"mul": frozenset({"shl"}), "sub": frozenset({"add", "neg"}), "neg": frozenset({"sub"}), "max": frozenset({"min"})}
+)
+"""Other outermost operators of the forms in which an expression is matched, by its own outermost operator."""
 Operands = Mapping[ir.Expr, ir.Expr]
 """Operands by variable of a pattern."""
 
@@ -110,7 +117,9 @@ def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterato
     if isinstance(expr, (ir.Load, ir.Var)):
         return
     yield from _unify_operands(pattern, expr, known)
-    equal = expr if isinstance(pattern, ir.Call) else equal_form(expr)
+    if isinstance(pattern, ir.Call) or (isinstance(expr, ir.Bin) and expr.op not in _OPERATORS_WITH_EQUAL_FORMS):
+        return
+    equal = equal_form(expr)
     if equal is not expr:
         yield from _unify_operands(pattern, equal, known)
 
@@ -122,15 +131,15 @@ def _operator(expr: ir.Expr | ir.Stmt) -> str:
 
 def _unify_operands(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterator[Operands]:
     """Iterate over the operands for which two nodes are equal: they have the same operator, and all operands are equal."""
-    if type(pattern) is not type(expr) or pattern.dtype != expr.dtype or isinstance(pattern, ir.AddressOf):
+    if type(pattern) is not type(expr) or isinstance(pattern, ir.AddressOf):
         return
-    if isinstance(pattern, (ir.Bin, ir.Un, ir.Call)) and _operator(pattern) != _operator(expr):
+    if _operator(pattern) != _operator(expr) or pattern.dtype != expr.dtype:
         return
     patterns, parts = children(pattern), children(expr)
     yield from _unify_all(patterns, parts, known)
     if isinstance(pattern, ir.Bin) and pattern.op in _COMMUTATIVE and dtypes.is_integer(parts[0].dtype):
         yield from _unify_all(patterns, parts[::-1], known)
-        if pattern.op == "add" and any(_operator(x) == "add" for x in (*patterns, *parts)):
+        if pattern.op == "add" and "add" in map(_operator, (*patterns, *parts)):
             yield from _unify_sums(pattern, expr, known)
 
 
@@ -139,16 +148,49 @@ def _unify_all(patterns: Sequence[ir.Expr], parts: Sequence[ir.Expr], known: Ope
     come first, since what is computed from them alone may have been folded."""
     if len(patterns) != len(parts):
         return
-    if not patterns:
+    rest: list[tuple[ir.Expr, ir.Expr]] = []
+    for pattern, part in zip(patterns, parts, strict=True):
+        if not isinstance(pattern, ir.Var):
+            if not _may_unify(pattern, part) or (isinstance(part, ir.Const) and not _may_be_folded(pattern, known)):
+                return
+            rest.append((pattern, part))
+        elif pattern.dtype != part.dtype or known.get(pattern, part) != part:
+            return
+        else:
+            known = {**known, pattern: part}
+    if not rest:
         yield known
         return
-    if not isinstance(patterns[0], ir.Var) and isinstance(patterns[-1], ir.Var):
-        patterns, parts = patterns[::-1], parts[::-1]
-    for operands in unify(patterns[0], parts[0], known):
-        if len(patterns) == 1:
-            yield operands
+    (pattern, part), *others = rest
+    for operands in unify(pattern, part, known):
+        if others:
+            yield from _unify_all(*zip(*others, strict=True), operands)
         else:
-            yield from _unify_all(patterns[1:], parts[1:], operands)
+            yield operands
+
+
+def _may_unify(pattern: ir.Expr, expr: ir.Expr) -> bool:
+    """Test whether the outermost operators permit that a pattern is equal to an expression. Most patterns fail at their
+    second level of operators, where this test saves :func:`unify`."""
+    match pattern, expr:
+        case (ir.Var(), _) | (_, ir.Call()) | (ir.Bin("add", ir.Var(), ir.Const()), _) | (ir.Bin(), ir.Const()):
+            may = True
+        case _, ir.Bin(op) | ir.Un(op):
+            own = _operator(pattern)
+            may = own == op or own in _OPERATORS_OF_EQUAL_FORMS.get(op, ())
+        case _, ir.Cast():
+            may = isinstance(pattern, ir.Cast) or isinstance(expr.a, ir.Cast)
+        case _, ir.Select():
+            may = isinstance(pattern, (ir.Select, ir.Bin))
+        case _:
+            may = pattern == expr
+    return may and pattern.dtype == expr.dtype
+
+
+def _may_be_folded(pattern: ir.Expr, known: Operands) -> bool:
+    """Test whether a pattern may be equal to a literal: as one, as a sum of a variable, or as arithmetic on known variables."""
+    is_sum = isinstance(pattern, ir.Bin) and pattern.op in ("add", "sub") and isinstance(pattern.a, ir.Var)
+    return is_sum or free_vars(pattern) <= known.keys()
 
 
 def _unify_literal(pattern: ir.Bin, literal: ir.Const, known: Operands) -> Iterator[Operands]:
@@ -175,6 +217,8 @@ def _unify_sums(pattern: ir.Bin, expr: ir.Expr, known: Operands) -> Iterator[Ope
     takes the terms that remain. Orders are equal only if no partial sum can overflow, which the bounds of the terms prove."""
     patterns, parts = list_terms(pattern), list_terms(expr)
     if not len(patterns) <= len(parts) <= MAX_TERMS:
+        return
+    if not all(any(_may_unify(pattern, part) for part in parts) for pattern in patterns):
         return
     ends = [bounds_of(part) or (-(1 << 63), 1 << 63) for part in parts]
     if sum(max(-low, high) for low, high in ends) > dtypes.int_range(expr.dtype)[1]:
@@ -240,7 +284,7 @@ def equal_form(expr: ir.Expr) -> ir.Expr:
     - a product by 2**n: a shift; a literal that is subtracted: one that is added; ``0 - x`` and ``-(x - y)``: ``-x``, ``y - x``;
     - ``(x + 2**(n - 1)) >> n``: ``((x >> (n - 1)) + 1) >> 1``, which cannot overflow;
     - a cast to a narrower dtype and back, if the value fits: the value."""
-    if isinstance(expr, ir.Bin) and expr.op not in ("mul", "sub", "shr"):
+    if isinstance(expr, ir.Bin) and expr.op not in _OPERATORS_WITH_EQUAL_FORMS:
         return expr
     match expr:
         case ir.Call():
@@ -348,6 +392,7 @@ def list_meanings(intrin: Intrin) -> tuple[ir.Expr, ...]:
     forms += [
         substitute_operands(call, operands)
         for pattern, call in _FIXED_POINT_FORMS
+        if _may_unify(pattern, wide)
         for operands in tuple(unify(pattern, wide, {}))[:1]
     ]
     return tuple(form for form in dict.fromkeys(forms) if form is not None and not isinstance(form, ir.Var))
