@@ -62,10 +62,17 @@ def joined(parts: Sequence[str], count: int) -> list[str]:
 
 
 def triples() -> list[str]:
-    """All strings of three printable letters of ASCII, 33 to a text."""
-    found = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
-    assert len(found) == 857_375
-    return joined(found, 33)
+    """All strings of three printable letters of ASCII, 97 to a text: a de Bruijn sequence, by its Lyndon words."""
+    words: list[str] = []
+    for word in map("".join, itertools.product(LETTERS, repeat=3)):
+        if word == word[0] * 3:
+            words.append(word[0])
+        elif word < min(word[1:] + word[0], word[2] + word[:2]):
+            words.append(word)
+    cycle = "".join(words)
+    cycle += cycle[:2]
+    assert len({cycle[k : k + 3] for k in range(len(cycle) - 2)}) == 857_375 == len(cycle) - 2
+    return [cycle[k : k + 99] for k in range(0, len(cycle) - 2, 97)]
 
 
 def unicode_texts(count: int) -> list[str]:
@@ -97,7 +104,7 @@ def tokens(folder: Path, source: str) -> str:
 def test_layers(tmp_path: Path) -> None:
     """All strings of three letters and 50,000 of Unicode, twice each in ``model.c``: its tokens are those of harmless names."""
     module = program().module
-    layers = [*triples(), *joined(unicode_texts(50_000), 6)]
+    layers = [*triples(), *joined(unicode_texts(50_000), 12)]
     hostile = network_files(with_layers(module, layers), "test")["model.c"]
     plain = network_files(with_layers(module, [PLAIN] * len(layers)), "test")["model.c"]
     assert hostile.isascii() and "\r" not in hostile and hostile.count(" MACs)") == len(layers)

@@ -218,8 +218,8 @@ def print_weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
     plan = _memory_plan(module)
     copies, stored = plan.copies, plan.stored_offsets
     # The first step that uses weights waits for them; later steps need not.
-    used_before = {name for call in module.calls[:step] for name in call.args}
-    copies_used = [n for n in copies if copies[n] >= 0 and n in module.calls[step].args and n not in used_before]
+    copies_used = [n for n in copies if copies[n] >= 0 and n in module.calls[step].args]
+    copies_used = [n for n in copies_used if not any(n in call.args for call in module.calls[:step])]
     wait: list[Code] = []
     if not stored.keys() >= set(copies_used):
         wait.append(Code(f"{module.name}_copy_wait();"))
