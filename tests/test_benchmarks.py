@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 from microc.device.toolchain import is_machine_available
 from microc.isa import CORES
 from tests.device.smoke import needs
+from tests.site.running import run_script
 from tests.support.campaign import in_campaign
 from tests.support.corpus import CORPUS
 
@@ -154,21 +152,8 @@ MARKS = {
 @pytest.mark.emulator
 @EMULATED[2]
 def test_rates_of_flashing_and_loading(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(FOLDER / "tuning.py"),
-        "rate",
-        "--models",
-        DIGITS,
-        "--layers",
-        "dense",
-        "--trials",
-        "1",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    words = ("rate", "--models", DIGITS, "--layers", "dense", "--trials", "1")
+    done = run_script(FOLDER / "tuning.py", tmp_path, *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "all                                      cortex-m4             1" in done.stdout
 
@@ -188,17 +173,16 @@ def test_the_list_names_all() -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in SMOKES])
-def test_it_runs(name: str, tmp_path: Path) -> None:
+def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = SMOKES[name]
     if smoke.extra:
         pytest.importorskip(smoke.extra, reason=f"needs {smoke.extra}")
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent), **({"MICROC_CORPUS": str(CORPUS)} if CORPUS else {})}
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))  # of the processes that it starts
+    if CORPUS:
+        monkeypatch.setenv("MICROC_CORPUS", str(CORPUS))
     if name == "muriscv_nn":
         stand_in(tmp_path / "peer")
-    command = [sys.executable, str(PROGRAMS[name]), *smoke.arguments]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_script(PROGRAMS[name], tmp_path, *smoke.arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     assert smoke.printed in done.stdout
 

@@ -10,16 +10,21 @@ names programs or packages of Python, without which a block is left out, and wha
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from microc.cli import main
 
@@ -33,15 +38,39 @@ TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
 
 def run_microc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of microc in this process, which has imported and scheduled already what many commands need."""
+    return _run_here(folder, lambda: main(list(words)), ["microc", *words])
+
+
+def run_script(script: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python in this process, as ``python script words`` does in another."""
+
+    def run() -> int:
+        threshold = gc.get_threshold()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [str(script), *words])
+            patch.setattr(sys, "path", [str(script.parent), *sys.path])
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except SystemExit as end:
+                return end.code if isinstance(end.code, int) else int(end.code is not None)
+            finally:
+                gc.set_threshold(*threshold)
+        return 0
+
+    return _run_here(folder, run, [str(script), *words])
+
+
+def _run_here(folder: Path, run: Callable[[], int], words: list[str]) -> subprocess.CompletedProcess[str]:
+    """The exit code that a function returns, and what it writes."""
     out, err = io.BytesIO(), io.BytesIO()
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stdout(io.TextIOWrapper(out, encoding="utf-8", write_through=True)),
         contextlib.redirect_stderr(io.TextIOWrapper(err, encoding="utf-8", write_through=True)),
     ):
-        code = main(list(words))
+        code = run()
         texts = [stream.getvalue().decode() for stream in (out, err)]
-    return subprocess.CompletedProcess(["microc", *words], code, *texts)
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 class Runner:
