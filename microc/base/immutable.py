@@ -116,6 +116,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._sealed.by_name.keys()
 
     @property
+    def is_extended(self) -> bool:
+        """True if the current context sees entries that :meth:`extend` added."""
+        return self._current.get() is not self._sealed
+
+    @property
     def entries(self) -> RegistryContent[T]:
         """The entries that the current context sees. The object stays the same while the entries do not change, so
         that it can be a cache key."""

@@ -347,7 +347,7 @@ def manual_page_lines(commands: Mapping[str, Command]) -> Iterator[str]:
         ".SH ENVIRONMENT",
         ".TP",
         ".B MICROC_CACHE",
-        "the folder where compiled networks are kept; empty: nothing is kept",
+        "the folder where compiled networks and chosen schedules are kept; empty: nothing is kept",
     )
     yield from (".SH SEE ALSO", ".BR gcc (1),", ".BR make (1)")
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilation cache on disk: the generated files and the report of each compiled network.
+"""Compilation cache on disk: the generated files and the report of each compiled network, and the schedules that were
+chosen for kernels.
 
 The key of an entry is a digest of the model, the options, the board and the compiler itself. An entry consists of
 compressed JSON and a digest of these compressed bytes, and has at most :data:`MAX_ENTRY_BYTES` bytes. It is parsed but
 never executed. A damaged entry counts as missing. Several processes may use the same folder, because each entry is
 written atomically. The folder must belong to the user alone, since anyone who can write to the folder controls the
 generated C.
+
+Networks that differ in an option, a layer or their weights share most of their kernels. The choices of schedules are
+therefore kept apart from the networks, as lines of one file for each core (:class:`ChoiceFile`).
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import numpy as np
 
 from microc import __version__
 from microc.base import file_access
-from microc.base.file_access import read_bytes
+from microc.base.file_access import open_regular_file, read_bytes
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.options import Options
@@ -56,8 +60,13 @@ _UNCACHED_OPTIONS = frozenset(
         "learn",
     }
 )
-"""Options that disable the cache if they are set. They run code of the user, name a file that may change, or observe
-the compilation itself."""
+"""Options that disable the cache of networks if they are set. They run code of the user, name a file that may change, or
+observe the compilation itself."""
+_OPTIONS_WITH_USER_CODE = ("plugins", "passes", "instruments", "schedules")
+"""Options that disable the cache of choices, too. The others change what is chosen from, which is part of the key."""
+MAX_CHOICE_BYTES = 16 << 20
+"""Size limit of a file of choices in bytes, some 20,000 choices. A larger file is removed and begun again."""
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | sum(getattr(os, n, 0) for n in ("O_BINARY", "O_NONBLOCK"))
 _WRITABLE_BY_OTHERS = 0o022  # mode bits: write permission of the group and of all other users
 
 Files = Mapping[str, str | bytes]
@@ -108,6 +117,81 @@ class CacheEntry:
             with replace_atomically(self.path) as temporary:
                 temporary.write_bytes(_ENTRY_HEADER + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
             _remove_oldest_entries(self.path.parent)
+
+
+class ChoiceFile:
+    """The choices of schedules for one core, which outlive the process: a file of lines, to which processes append.
+
+    A line consists of a key, a digest of the rest of the line, and JSON. A line that is damaged, or that another process
+    has not finished, counts as missing. Lines that other processes append are read when a key is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: dict[bytes, bytes] = {}
+        self._inode, self._read_bytes = 0, 0
+
+    def find(self, key: str) -> Any | None:
+        """Return the JSON value of a key; None if there is none."""
+        if key.encode() not in self._lines:
+            self._read_appended_lines()
+        try:
+            digest, data = self._lines[key.encode()].split(b" ", 1)
+            return json.loads(data) if _choice_digest(data) == digest else None
+        except (KeyError, ValueError, RecursionError):
+            return None
+
+    def add(self, key: str, value: Any) -> None:
+        """Append a key and its JSON value; do nothing if the file is not writable."""
+        data = json.dumps(value, separators=(",", ":")).encode()
+        line = b"%s %s %s\n" % (key.encode(), _choice_digest(data), data)
+        with suppress(OSError):
+            if self._read_bytes + len(line) > MAX_CHOICE_BYTES:
+                self.path.unlink(missing_ok=True)
+            is_new = not self.path.exists()
+            descriptor = os.open(self.path, _APPENDING, 0o600)
+            try:
+                # One call, so that lines of processes that write at the same time do not mix.
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+            if is_new:
+                _remove_oldest_entries(self.path.parent)
+
+    def _read_appended_lines(self) -> None:
+        """Read the lines that were appended since the file was last read, or all lines if the file was replaced."""
+        with suppress(OSError), open_regular_file(self.path) as file:
+            state = os.fstat(file.fileno())
+            if state.st_ino != self._inode or state.st_size < self._read_bytes:
+                self._lines, self._inode, self._read_bytes = {}, state.st_ino, 0
+                os.utime(self.path)
+            file.seek(self._read_bytes)
+            appended = file.read(max(MAX_CHOICE_BYTES - self._read_bytes, 0))
+            complete = appended[: appended.rfind(b"\n") + 1]
+            self._read_bytes += len(complete)
+            for line in complete.splitlines():
+                key, _, entry = line.partition(b" ")
+                self._lines[key] = entry
+
+
+def _choice_digest(data: bytes) -> bytes:
+    """Return the digest with which a line of a file of choices begins, after its key."""
+    return hashlib.sha256(data).hexdigest()[:16].encode()
+
+
+def find_choice_file(target: Target, options: Options) -> ChoiceFile | None:
+    """Return the file of choices for a compilation, whether the file exists or not; None if choices are not kept."""
+    folder = _cache_folder() if options.cache else None
+    if folder is None or any(getattr(options, name) for name in _OPTIONS_WITH_USER_CODE):
+        return None
+    digest = hashlib.sha256(repr((target.cpu, _compute_compiler_digest())).encode()).hexdigest()
+    return _open_choice_file(folder / f"{digest[:40]}.choices")
+
+
+@lru_cache(maxsize=4)
+def _open_choice_file(path: Path) -> ChoiceFile:
+    """Return the object of a file of choices, which compilations of a process share, so that lines are read once."""
+    return ChoiceFile(path)
 
 
 def _validated_relative_path(name: str) -> str:
@@ -201,7 +285,8 @@ def _user_cache_folder() -> Path:
 
 def _remove_oldest_entries(folder: Path) -> None:
     """Remove the least recently used entries until the size of the cache is within :data:`MAX_CACHE_BYTES`."""
-    entries = sorted(((path.stat(), path) for path in folder.glob("*.entry")), key=lambda each: -each[0].st_mtime_ns)
+    paths = (path for path in folder.iterdir() if path.suffix in (".entry", ".choices"))
+    entries = sorted(((path.stat(), path) for path in paths), key=lambda each: -each[0].st_mtime_ns)
     size = 0
     for state, path in entries:
         size += state.st_size

@@ -205,7 +205,9 @@ one or a word that is none, and a function of yours that hands them on is `def m
 A network that was compiled before, from the same file under the same options for the same board by the same compiler, comes
 from a cache: `MICROC_CACHE`, or the user's folder for such (`~/.cache/microc` on Linux); an empty `MICROC_CACHE` means none. It
 holds up to 512 MB of generated projects, weights included, and what was not used for longest goes first. Networks of Python
-objects, and compilations with plugins, passes, rules or dumps are not kept.
+objects, and compilations with plugins, passes, rules or dumps are not kept. The folder also keeps the schedules that were
+chosen for kernels: a network whose options, weights or other layers have changed finds those of its equal kernels again. Only
+plugins, passes, instruments and rules leave them out.
 """
 _PAGE_TITLES = {
     READING: "How a model is read",

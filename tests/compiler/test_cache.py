@@ -18,8 +18,16 @@ import numpy as np
 import pytest
 
 import microc
+from microc.codegen.c.source import shared_files
 from microc.compiler import cache, pipeline
+from microc.compiler.cache import ChoiceFile
+from microc.compiler.lowering import kernel_selection
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_network
 from microc.errors import MicrocError
+from microc.graph.ir import Graph
+from microc.schedule.rules import RULES, ScheduleRule
+from microc.target import target_for
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
 BOARD = "nrf52840dk"
@@ -39,7 +47,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
 
     def compile_model(source: object, *rest: Any) -> Any:
-        if getattr(source, "name", "") != "layer":
+        if getattr(source, "name", "") not in ("layer", "reals"):
             seen.append(source)
         return real(source, *rest)
 
@@ -186,7 +194,7 @@ def test_the_oldest_entries_go(folder: Path, monkeypatch: pytest.MonkeyPatch, co
         os.utime(first, ns=(k, k))
         files(name=name)
     assert not first.exists()
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.glob("*.entry"))) == 2
 
 
 def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
@@ -198,7 +206,7 @@ def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
         assert list(pool.map(run, range(2))) == [0, 0]
     projects = [{p.name: p.read_bytes() for p in (tmp_path / str(k)).rglob("*") if p.is_file()} for k in range(2)]
     assert projects[0] == projects[1]
-    assert len(list(folder.iterdir())) == 1
+    assert len(list(folder.glob("*.entry"))) == len(list(folder.glob("*.choices"))) == 1
 
 
 def test_the_option_is_checked() -> None:
@@ -223,3 +231,158 @@ def test_an_entry_that_is_no_file_is_none(folder: Path) -> None:
         if entry.is_dir():
             entry.rmdir()
             break
+
+
+# ---- Choices of schedules.
+
+KEYS = [f"{k:040x}" for k in range(60)]
+
+
+@pytest.fixture
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The kernels for which rules were asked."""
+    list_candidates, seen = kernel_selection.list_candidates, list[object]()
+
+    def counted(lowered: Any, *rest: Any) -> Any:
+        seen.append(lowered)
+        return list_candidates(lowered, *rest)
+
+    monkeypatch.setattr(kernel_selection, "list_candidates", counted)
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
+    return seen
+
+
+def made_anew(source: Path | Graph | None = None, **options: Any) -> tuple[dict[str, str], list[tuple[str, object]]]:
+    """The files as another process makes them, which remembers nothing, and the schedule of each call."""
+    kernel_selection.clear_schedule_memo()
+    network = compile_network(source or small(), target_for("cortex-m4"), make_options(shipped=False, **options))
+    return shared_files(network.module, ""), [(call.rule, call.schedule) for call in network.module.calls]
+
+
+def small() -> Graph:
+    """A sum and a root: two kernels, whose schedules are found soon."""
+    net = microc.GraphBuilder()
+    x = net.input("x", (2, 8))
+    weight = net.constant("weight", np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
+    return net.graph("small", {"y": net.op("sqrt", net.op("dense", x, weight))})
+
+
+def choices(folder: Path) -> Path:
+    (found,) = folder.glob("*.choices")
+    return found
+
+
+def test_choices_are_the_same_from_a_file(searched: list[object]) -> None:
+    """Cold and warm: equal text, by equal schedules. A network of one option more is the same kernels."""
+    cold = made_anew(DIGITS)
+    assert searched
+    searched.clear()
+    assert made_anew(DIGITS) == cold
+    other = made_anew(DIGITS, io_in_arena=False)
+    assert other[0] != cold[0] and other[1] == cold[1]
+    assert not searched
+
+
+def test_what_decides_is_a_part_of_the_key(searched: list[object]) -> None:
+    made_anew()
+    for options in ({"optimize": "size"}, {"math": "fast"}, {"cache": False}):
+        searched.clear()
+        made_anew(**options)
+        assert searched, options
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data.replace(b"[", b"{", 1),
+        lambda data: data.replace(b"_", b"-"),
+        lambda data: b"\n \n" + bytes(range(256)),
+        lambda data: b"".join(forged_choice(line, ["x"]) for line in data.splitlines()),
+        lambda data: b"".join(forged_choice(line, [9, "", [], []]) for line in data.splitlines()),
+        lambda data: b"".join(forged_choice(line, [0, "", [[]], []]) for line in data.splitlines()),
+        lambda data: b"".join(forged_choice(line, [0, "", [["no_step", 1]], []]) for line in data.splitlines()),
+        lambda data: b"".join(
+            forged_choice(line, [0, "", [["split", "no_loop", [2]]], 3]) for line in data.splitlines()
+        ),
+    ],
+)
+def test_damaged_choices_are_searched_again(
+    folder: Path, searched: list[object], damage: Callable[[bytes], bytes]
+) -> None:
+    cold = made_anew()
+    choices(folder).write_bytes(damage(choices(folder).read_bytes()))
+    searched.clear()
+    assert made_anew() == cold
+    assert searched
+
+
+def forged_choice(line: bytes, value: object) -> bytes:
+    """A line that is whole."""
+    data = json.dumps(value).encode()
+    return line[:40] + b" " + hashlib.sha256(data).hexdigest()[:16].encode() + b" " + data + b"\n"
+
+
+def test_code_of_the_user_leaves_no_choices(folder: Path, searched: list[object]) -> None:
+    with RULES.extend({"mine": ScheduleRule("mine", lambda *_: ())}):
+        made_anew()
+    watch = type("Watch", (), {"before": lambda *_: None, "after": lambda *_: None})()
+    made_anew(instruments=[watch])
+    made_anew(cache=False)
+    assert not folder.exists() or not any(folder.iterdir())
+
+
+def test_processes_append_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.choices"
+    program = (
+        "import sys; from pathlib import Path; from microc.compiler.cache import ChoiceFile\n"
+        "file = ChoiceFile(Path(sys.argv[1]))\n"
+        "for key in sys.argv[2:]: assert file.find(key) is None; file.add(key, [key] * 100)"
+    )
+
+    def run(k: int) -> int:
+        words = [sys.executable, "-c", program, str(path), *KEYS[k::2]]
+        return subprocess.run(words, check=False, cwd=Path(__file__).parents[2]).returncode
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, range(2))) == [0, 0]
+    file = ChoiceFile(path)
+    assert [file.find(key) for key in KEYS] == [[key] * 100 for key in KEYS]
+
+
+def test_lines_of_others_are_found_later(tmp_path: Path) -> None:
+    mine, other = (ChoiceFile(tmp_path / "x.choices") for _ in range(2))
+    mine.add(KEYS[0], 0)
+    assert (other.find(KEYS[0]), other.find(KEYS[1])) == (0, None)
+    mine.add(KEYS[1], 1)
+    assert other.find(KEYS[1]) == 1
+    mine.path.unlink()  # another process begins it again
+    ChoiceFile(mine.path).add(KEYS[2], 2)
+    assert other.find(KEYS[2]) == 2
+
+
+def test_a_file_of_choices_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_CHOICE_BYTES", 500)
+    file = ChoiceFile(tmp_path / "x.choices")
+    for key in KEYS:
+        assert file.find(key) is None
+        file.add(key, key)
+        assert file.find(key) == key
+        assert file.path.stat().st_size <= 500
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_choices_that_are_no_file_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.choices"
+    makers: tuple[Callable[[], None], ...] = (
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: path.mkdir(),
+    )
+    for make in makers:
+        make()
+        file = ChoiceFile(path)
+        file.add(KEYS[0], 0)
+        assert file.find(KEYS[0]) is None
+        path.rmdir() if path.is_dir() else path.unlink()

@@ -38,7 +38,7 @@ from microc.cli.reporting import read_json_report as read_sizes
 from microc.codegen.exports import load_format
 from microc.codegen.output_files import read_manifest, write_tree
 from microc.compiler import option_values
-from microc.compiler.cache import CacheEntry
+from microc.compiler.cache import CacheEntry, ChoiceFile
 from microc.compiler.learning_head import load_head
 from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
@@ -334,6 +334,17 @@ def _entry() -> Mapping[str, bytes]:
         return {"x.entry": entry.path.read_bytes()}
 
 
+_CHOICE = 40 * "0"
+
+
+def _choices() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = ChoiceFile(Path(folder) / "x.choices")
+        for key in (_CHOICE, 40 * "1"):
+            file.add(key, [0, "generic", [["split", "k", [None, 4]]], []])
+        return file.path.read_bytes()
+
+
 def _sealed_entry(path: Path) -> None:
     """The same behind a digest that is right: what the digest does not tell."""
     import hashlib
@@ -423,6 +434,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             lambda path: trace_from_json(path.read_text("utf-8", "replace")),
         ),
         "cache": Target(_entry, lambda path: CacheEntry(path).read()),
+        "choices": Target(lambda: {"x.choices": _choices()}, lambda path: ChoiceFile(path).find(_CHOICE)),
         "cache inside": Target(
             lambda: {"x.entry": b'{"files": [["a.c", true, "int a;"], ["b", false, "00ff"]], "report": {"a": 1}}'},
             _sealed_entry,
@@ -496,7 +508,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "device/flashing.py": ("program",),
         "reports/firmware_size.py": ("program",),
         "device/toolchain.py": ("program",),
-        "compiler/cache.py": ("cache", "cache inside"),
+        "compiler/cache.py": ("cache", "cache inside", "choices"),
         "project/config.py": ("configuration",),
         "run/data/array_files.py": ("arrays", "array", "sounds", "pictures"),
         "run/data/pictures.py": ("pictures",),

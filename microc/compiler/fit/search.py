@@ -24,6 +24,7 @@ from microc.codegen.c.resources import (
 from microc.codegen.project.board_files import core1_stack_bytes
 from microc.codegen.project.firmware import shared_arena
 from microc.codegen.project.protocols import max_payload, receive_buffer_size
+from microc.compiler.cache import find_choice_file
 from microc.compiler.fit.budget import (
     CERTAIN_CODE_SHARE,
     BoardCapacity,
@@ -399,7 +400,9 @@ class NetworkBuilder:
         """Return the object that lowers chains of layers in the graph of a configuration. Equal requests share it."""
         key = id(configuration.graph), configuration.goal
         if key not in self._chain_lowerings:
-            self._chain_lowerings[key] = ChainLowering(configuration.graph, self.target, configuration.goal)
+            self._chain_lowerings[key] = ChainLowering(
+                configuration.graph, self.target, configuration.goal, find_choice_file(self.target, self.options)
+            )
         return self._chain_lowerings[key]
 
     def make_stripe_search(self, network: CompiledNetwork) -> StripeSearch:
@@ -482,7 +485,13 @@ def build_network(
 
         kernel_builder: KernelBuilder = GeneralKernelBuilder(family, target, configuration.goal)
     else:
-        kernel_builder = KernelBuilder(configuration, target, options.threads, shipped=options.shipped)
+        kernel_builder = KernelBuilder(
+            configuration,
+            target,
+            options.threads,
+            shipped=options.shipped,
+            choices=find_choice_file(target, options),
+        )
     module = build_module(kernel_builder, source, progress, lowered_chains)
     # Merging equal kernels saves flash but costs an additional operand, so equal kernels are not merged if the price of flash
     # is 0. Kernels with dynamic sizes are skipped, because they already have parameters for their sizes.

@@ -17,6 +17,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
+from microc.compiler.cache import ChoiceFile
 from microc.compiler.lowering.kernel_selection import groups_of, schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
@@ -102,10 +103,10 @@ def result_name_of_group(group: Group) -> str:
 
 class ChainLowering:
     """Lowers chains of a graph to kernels that work row by row. A chain that was lowered before is not lowered
-    again."""
+    again. ``choices``: as in :func:`.kernel_selection.select_group_schedule`."""
 
-    def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
-        self.graph, self.target, self.goal = graph, target, goal
+    def __init__(self, graph: Graph, target: Target, goal: Goal, choices: ChoiceFile | None = None) -> None:
+        self.graph, self.target, self.goal, self.choices = graph, target, goal, choices
         self.groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
         self._lowered_chains: dict[Chain, LoweredChain] = {}
         self._rows: dict[tuple[str, LayerGeometry], _LoweredLayerRows] = {}
@@ -182,7 +183,7 @@ class ChainLowering:
             return self._rows[group_name, geometry]
         graph, group = self.graph, self.groups[group_name]
         alone, nodes, goal = self.make_scheduling_task(group_name, row_input, geometry)
-        lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
+        lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows", choices=self.choices)
         func = choice.func
         if not choice.verified:
             verify(

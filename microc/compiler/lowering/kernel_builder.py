@@ -11,6 +11,7 @@ import numpy as np
 
 from microc import te
 from microc.base.immutable import frozen
+from microc.compiler.cache import ChoiceFile
 from microc.compiler.fit.striping import Chain
 from microc.compiler.lowering.control_flow import LoweredControl, goal_per_iteration, lower_control_flow
 from microc.compiler.lowering.kernel_selection import (
@@ -135,6 +136,7 @@ class KernelBuilder:
     """Builds the functions of the kernels of a configuration.
 
     ``threads``: the number of threads that share large loops. ``shipped``: use the schedules bundled with the compiler.
+    ``choices``: as in :func:`.kernel_selection.select_group_schedule`.
     ``origins``: the origin of every call, by the values that the call writes. ``taken``: the tuning keys of the kernels
     for which a measured schedule was used. A region for external code that is not in the configuration is lowered like
     control flow.
@@ -144,9 +146,16 @@ class KernelBuilder:
     """Dynamic sizes of the network; empty if all sizes are static."""
 
     def __init__(
-        self, configuration: Configuration, target: Target, threads: int = 1, *, shipped: bool = False
+        self,
+        configuration: Configuration,
+        target: Target,
+        threads: int = 1,
+        *,
+        shipped: bool = False,
+        choices: ChoiceFile | None = None,
     ) -> None:
         self.configuration, self.target, self.threads, self.shipped = configuration, target, threads, shipped
+        self.choices = choices
         self.graph, self.goal = configuration.graph, configuration.goal
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.taken: set[str] = set()
@@ -181,7 +190,7 @@ class KernelBuilder:
         """
         limit = self._workspace_limit(lowered)
         return self._tuned_choice(lowered) or select_group_schedule(
-            lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit
+            lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit, choices=self.choices
         )
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
@@ -196,7 +205,7 @@ class KernelBuilder:
         limit = self._workspace_limit(lowered)
         if limit == inf:
             return inf
-        _, choice = select_group_schedule(lowered, self.target, goal, uses, shipped=self.shipped)
+        _, choice = select_group_schedule(lowered, self.target, goal, uses, shipped=self.shipped, choices=self.choices)
         return limit if workspace_bytes(choice.func) > limit else inf
 
     def _workspace_limit(self, lowered: Sequence[LoweredGroup]) -> float:
@@ -210,7 +219,7 @@ class KernelBuilder:
 
         ``goal``: the optimisation goal for one iteration (:func:`goal_per_iteration`).
         """
-        return self._tuned_choice(lowered) or select_group_schedule(lowered, self.target, goal)
+        return self._tuned_choice(lowered) or select_group_schedule(lowered, self.target, goal, choices=self.choices)
 
     def _tuned_choice(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """Return the measured schedule of a group, with the index of its algorithm in ``lowered``.
@@ -244,7 +253,8 @@ class KernelBuilder:
 
     def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
         """Lower a copy of a whole value to a function that uses the widest loads and stores of the core."""
-        choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
+        lowered = (lower_copy(self.graph, copy),)
+        choice = select_group_schedule(lowered, self.target, self.goal, choices=self.choices)[1]
         return self.share_large_loops(choice).func
 
     def find_alias(self, node: Node) -> Alias | None:

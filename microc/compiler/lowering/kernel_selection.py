@@ -14,6 +14,7 @@ from threading import Lock
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.compiler.cache import ChoiceFile
 from microc.compiler.tuned import shipped as shipped_schedules
 from microc.errors import MicrocError, ScheduleError
 from microc.graph.ir import Graph, Node
@@ -36,7 +37,7 @@ from microc.schedule.cost.cost_model import Cost, estimate, tensor_unit_use
 from microc.schedule.identities import THIRDS
 from microc.schedule.primitives.padding import WORDS
 from microc.schedule.primitives.tensorize import SUM_LIMIT
-from microc.schedule.primitives.tree import Step, find_buffer
+from microc.schedule.primitives.tree import Step, find_buffer, parse_step
 from microc.schedule.rules import RULES, candidate_schedules
 from microc.schedule.rules.rule import (
     HALF_WEIGHTS,
@@ -224,14 +225,23 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 
 
 def schedule_group(
-    graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1, *, in_place: bool = False
+    graph: Graph,
+    nodes: Sequence[Node],
+    target: Target,
+    goal: Goal,
+    name: str,
+    uses: int = 1,
+    *,
+    in_place: bool = False,
+    choices: ChoiceFile | None = None,
 ) -> tuple[LoweredGroup, Choice]:
     """Lower and schedule a group of nodes as one kernel. ``uses``: as in :func:`choose_schedule`.
 
-    ``in_place``: the group is a single node, which updates a part of its first operand in place.
+    ``in_place``: the group is a single node, which updates a part of its first operand in place. ``choices``: as in
+    :func:`select_group_schedule`.
     """
     lowered = group_algorithms(graph, nodes, target, name, in_place=in_place)
-    number, choice = select_group_schedule(lowered, target, goal, uses)
+    number, choice = select_group_schedule(lowered, target, goal, uses, choices=choices)
     return lowered[number], with_16_bit_constants(lowered[number], choice, target, goal, uses)
 
 
@@ -243,16 +253,17 @@ def select_group_schedule(
     *,
     shipped: bool = False,
     workspace: float = inf,
+    choices: ChoiceFile | None = None,
 ) -> tuple[int, Choice]:
     """Choose the schedule of a group; return the index of its algorithm in ``lowered``, and the choice.
 
     ``shipped``: prefer a schedule bundled with the compiler. ``workspace``: if the best kernel needs more bytes of
     workspace, the best kernel within this limit is chosen. Choices are memoised by the structure of the functions.
     Therefore groups that differ only in the values of their constants share an entry, even if they belong to different
-    networks.
+    networks. ``choices``: the choices of earlier processes, to which new ones are added.
     """
     if workspace < inf:
-        number, choice = select_group_schedule(lowered, target, goal, uses, shipped=shipped)
+        number, choice = select_group_schedule(lowered, target, goal, uses, shipped=shipped, choices=choices)
         if workspace_bytes(choice.func) <= workspace:
             return number, choice
     registries = tuple(registry.entries for registry in (RULES, CORES, SCALAR, TENSOR))
@@ -262,7 +273,8 @@ def select_group_schedule(
         result = _CHOICES.pop(key, None)
     if result is None:
         use_shipped = shipped and workspace == inf
-        result = (_shipped_or_best if use_shipped else _best_by_cost)(lowered, target, goal, uses, workspace)
+        choose = _shipped_or_best if use_shipped else _recalled_or_best
+        result = choose(lowered, target, goal, uses, workspace, choices)
     with _LOCK:
         _CHOICES[key] = result  # reinserted as the last entry, so that the least recently used entry is the first
         if len(_CHOICES) > MEMO_ENTRIES:
@@ -500,8 +512,42 @@ def _refuse_unchecked_indices(group: LoweredGroup) -> None:
         verify(group.func, tables=group.tables)
 
 
+def _recalled_or_best(
+    lowered: Sequence[LoweredGroup],
+    target: Target,
+    goal: Goal,
+    uses: int,
+    workspace: float,
+    choices: ChoiceFile | None,
+) -> tuple[int, Choice]:
+    """Choose the schedule that an earlier process chose for equal functions, or else the best schedule by cost, which is
+    added to ``choices``."""
+    # A user's rules, cores and intrinsics are code, which no key describes.
+    if choices is None or any(registry.is_extended for registry in (RULES, CORES, SCALAR, TENSOR)):
+        return _best_by_cost(lowered, target, goal, uses, workspace)
+    tables = [sorted(group.tables) for group in lowered]
+    features, core = sorted(target.features), replace(target, features=frozenset())
+    known = memo_key(lowered), tables, core, features, goal, uses, workspace
+    key = hashlib.sha256(repr(known).encode()).hexdigest()[:40]
+    if (row := choices.find(key)) is not None:
+        # The digest of a line does not tell who wrote it, so its content is checked like a tuning record.
+        with suppress(MicrocError, TypeError, ValueError, LookupError, RecursionError):
+            number, rule, trace, refused = row
+            choice = replay_on_group(lowered[number], map(parse_step, trace), str(rule))
+            return number, replace(choice, schedule=replace(choice.schedule, refused=tuple(map(str, refused))))
+    number, choice = _best_by_cost(lowered, target, goal, uses, workspace)
+    trace = [[step.primitive, *step.args] for step in choice.schedule.trace]
+    choices.add(key, [number, choice.schedule.rule, trace, choice.schedule.refused])
+    return number, choice
+
+
 def _shipped_or_best(
-    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
+    lowered: Sequence[LoweredGroup],
+    target: Target,
+    goal: Goal,
+    uses: int,
+    workspace: float,
+    choices: ChoiceFile | None,
 ) -> tuple[int, Choice]:
     """Choose the bundled schedule of a group, or else the best schedule by cost.
 
@@ -510,9 +556,9 @@ def _shipped_or_best(
     try:
         bundled = find_shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
-        number, choice = _best_by_cost(lowered, target, goal, uses, workspace)
+        number, choice = _recalled_or_best(lowered, target, goal, uses, workspace, choices)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
-    return bundled or _best_by_cost(lowered, target, goal, uses, workspace)
+    return bundled or _recalled_or_best(lowered, target, goal, uses, workspace, choices)
 
 
 def find_node_alias(graph: Graph, node: Node) -> Alias | None:

@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -128,6 +128,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
     dynamic sizes. ``other_goals``: goals for which the rules' choice is added to the default schedules.
     """
     target, shipped = compiled.kernel_builder.target, compiled.kernel_builder.shipped
+    choose = partial(select_group_schedule, choices=compiled.kernel_builder.choices)
     tasks: dict[str, Task] = {}
     for site in _list_kernel_occurrences(compiled):
         lowered = group_algorithms(site.graph, site.nodes, target, NAME)
@@ -139,11 +140,10 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
         goals = [goal_per_iteration(goal, site.iterations) for goal in (site.goal, *other_goals)]
         workspace = inf if site.inside else compiled.kernel_builder.configuration.workspaces.get(key, inf)
         untuned = [
-            DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
-            for goal in goals
+            DefaultSchedule(goal.name, *choose(lowered, target, goal, site.uses, workspace=workspace)) for goal in goals
         ]
         if shipped and not site.inside:
-            choice = select_group_schedule(lowered, target, site.goal, site.uses, shipped=True, workspace=workspace)
+            choice = choose(lowered, target, site.goal, site.uses, shipped=True, workspace=workspace)
             untuned.insert(0, DefaultSchedule(SHIPPED, *choice))
         kernel_graph, op = (
             extract_kernel_graph(site.graph, site.nodes, lowered),
