@@ -165,13 +165,13 @@ class ChoiceFile:
             if state.st_ino != self._inode or state.st_size < self._read_bytes:
                 self._lines, self._inode, self._read_bytes = {}, state.st_ino, 0
                 os.utime(self.path)
-            file.seek(self._read_bytes)
-            appended = file.read(max(MAX_CHOICE_BYTES - self._read_bytes, 0))
+            start = file.seek(self._read_bytes)
+            appended = file.read(max(MAX_CHOICE_BYTES - start, 0))
             complete = appended[: appended.rfind(b"\n") + 1]
-            self._read_bytes += len(complete)
             for line in complete.splitlines():
                 key, _, entry = line.partition(b" ")
                 self._lines[key] = entry
+            self._read_bytes = start + len(complete)
 
 
 def _choice_digest(data: bytes) -> bytes:

@@ -273,7 +273,7 @@ def select_group_schedule(
         result = _CHOICES.pop(key, None)
     if result is None:
         use_shipped = shipped and workspace == inf
-        choose = _shipped_or_best if use_shipped else _recalled_or_best
+        choose = _shipped_or_best if use_shipped else _recall_or_search
         result = choose(lowered, target, goal, uses, workspace, choices)
     with _LOCK:
         _CHOICES[key] = result  # reinserted as the last entry, so that the least recently used entry is the first
@@ -512,7 +512,7 @@ def _refuse_unchecked_indices(group: LoweredGroup) -> None:
         verify(group.func, tables=group.tables)
 
 
-def _recalled_or_best(
+def _recall_or_search(
     lowered: Sequence[LoweredGroup],
     target: Target,
     goal: Goal,
@@ -556,9 +556,9 @@ def _shipped_or_best(
     try:
         bundled = find_shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
-        number, choice = _recalled_or_best(lowered, target, goal, uses, workspace, choices)
+        number, choice = _recall_or_search(lowered, target, goal, uses, workspace, choices)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
-    return bundled or _recalled_or_best(lowered, target, goal, uses, workspace, choices)
+    return bundled or _recall_or_search(lowered, target, goal, uses, workspace, choices)
 
 
 def find_node_alias(graph: Graph, node: Node) -> Alias | None:
