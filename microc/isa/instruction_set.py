@@ -101,15 +101,15 @@ class Intrin:
     scalable: bool = False
 
     @property
+    def is_formula(self) -> bool:
+        """True if it computes a scalar by a formula, so that schedules can select it where the formula occurs. A parameter
+        or an element alone is no formula."""
+        return not self.lanes and isinstance(self.meaning, Expr) and not isinstance(self.meaning, (Var, ir.Load))
+
+    @property
     def is_scalar(self) -> bool:
-        """True if it computes a scalar from scalars by a formula, so that schedules can select it where the formula
-        occurs. A parameter alone is no formula."""
-        return (
-            not self.lanes
-            and isinstance(self.meaning, Expr)
-            and not isinstance(self.meaning, Var)
-            and all(isinstance(param, Var) for param in self.params)
-        )
+        """True if it computes a scalar from scalars by a formula, without access to memory."""
+        return self.is_formula and all(isinstance(param, Var) for param in self.params)
 
     @property
     def result(self) -> str:

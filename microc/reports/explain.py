@@ -39,7 +39,7 @@ from microc.document.blocks import (
 from microc.document.renderers import Showable, render_text
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
-from microc.isa import SCALAR, TENSOR, Core
+from microc.isa import SCALAR, TENSOR
 from microc.isa.instruction_set import split_lane_form
 from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.module import Call, Module, Trial
@@ -47,8 +47,9 @@ from microc.reports.report_document import describe_tensor_memories, describe_te
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES
+from microc.schedule.primitives.memory_selection import is_selected_in_memory
 from microc.schedule.primitives.selection import find_equal_intrinsic, find_occurrences, fits_lanes
-from microc.schedule.rules.around_rules import IdentityCost, list_identity_costs
+from microc.schedule.rules.around_rules import IdentityCost, list_identity_costs, list_memory_call_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
 from microc.tir.names import SHIFTED_SATURATIONS
@@ -183,7 +184,7 @@ def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     refused = {name for name, leading in identities.items() if all(cost.refusal for cost in leading)}
     return {
         name: _explain_missing_call(name, core.has, costs.get(name), identities.get(name, ()))
-        or _explain_missing_occurrence(name, core, module)
+        or _explain_missing_occurrence(name, target, module)
         for name in sorted((bodies | refused) - called - SHIFTED_SATURATIONS.keys())
     }
 
@@ -212,8 +213,13 @@ def _explain_missing_call(
         return f"its meaning does not occur in this network, and no schedule applies {', '.join(usable)}"
     if identities and (cost is None or cost.body >= cost.meaning):
         return f"identity {identities[0].name}: {identities[0].refusal}"
+    if cost is None and is_selected_in_memory(name):
+        return ""
     if cost is None and not users and name not in SCALAR.permanent_names:
-        return "it accesses memory: only a tensor intrinsic or a schedule rule that names it calls it"
+        return (
+            "its meaning is no formula, store or loop of stores of contiguous elements: only a tensor intrinsic or a "
+            "schedule rule that names it calls it"
+        )
     if users or cost is None:
         return "no schedule of this network calls it"
     if cost.body >= cost.meaning:
@@ -221,10 +227,10 @@ def _explain_missing_call(
     return ""
 
 
-def _explain_missing_occurrence(name: str, core: Core, module: Module) -> str:
+def _explain_missing_occurrence(name: str, target: Target, module: Module) -> str:
     """Explain why no kernel calls an intrinsic that is cheaper than portable C: where its meaning occurs, and what is missing
     there."""
-    scalar, lanes = split_lane_form(name)
+    core, (scalar, lanes) = target.core, split_lane_form(name)
     if lanes and scalar in SCALAR:
         accesses, width = {f"load_{lanes}", f"store_{lanes}"} - core.has, SCALAR[name].lanes
         if not width and accesses:
@@ -246,6 +252,13 @@ def _explain_missing_occurrence(name: str, core: Core, module: Module) -> str:
     for excess, kernel in occurrences.items():
         if excess:
             return f"its meaning occurs in {kernel}, but {excess}"
+    funcs = {kernel.name: kernel.func for kernel in module.kernels} if occurrences else {}
+    for kernel, func in funcs.items():
+        for cost in list_memory_call_costs(func, target):
+            if cost.name == name:
+                return (
+                    f"its calls in {kernel} take {cost.body:g} instructions; what they replace takes {cost.meaning:g}"
+                )
     if lanes and occurrences:
         return f"its meaning occurs in {', '.join(sorted(occurrences.values()))}, in no loop over the lanes {lanes}"
     return "its meaning does not occur in this network"

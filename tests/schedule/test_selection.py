@@ -20,11 +20,11 @@ from microc.isa import CORES, SCALAR
 from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
 from microc.plugin import Plugin, active
 from microc.schedule.identities import intrinsic_functions
-from microc.schedule.primitives.selection import select_intrinsics
+from microc.schedule.primitives.selection import find_occurrences, select_intrinsics
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.lower import lower
-from microc.tir.rewrite import substitute, walk_all_exprs
+from microc.tir.rewrite import substitute, substitute_stmt, walk_all_exprs, walk_stmt
 from microc.tir.verify import explain_fault
 from tests.support import digits
 
@@ -272,6 +272,127 @@ def test_the_explanation_names_what_instructions_lack() -> None:
     missing = "it is used together with load_i8x4, store_i8x4, for which the core has no C body"
     assert found["saturated_sum_i8x4"] == missing
     assert found["saturated_sum_i32x4"] == "schedules use no vectors on this core"
+
+
+J, K, N = (ir.Var(name) for name in "jkn")
+RUN, RUN_OF_BYTES, FROM = (
+    ir.Buffer(name, (1 << 30,), dtype) for name, dtype in (("p", "int32"), ("p", "int8"), ("q", "int8"))
+)
+ONE_BYTE, FOUR_BYTES, FOUR_MORE = (
+    ir.Buffer("p", (1,), "int8"),
+    ir.Buffer("p", (4,), "int8"),
+    ir.Buffer("q", (4,), "int8"),
+)
+STORE_CLIPPED = Intrin(
+    "store_clipped", (ONE_BYTE, A), ir.Store(ONE_BYTE, (ZERO,), ir.clamp(A, -128, 127).astype("int8"))
+)
+RELU_4 = Intrin(
+    "relu_4",
+    (FOUR_BYTES, FOUR_MORE),
+    ir.For(K, int32_constant(4), ir.Store(FOUR_BYTES, (K,), ir.maximum(FOUR_MORE[K], 0))),
+)
+ACCUMULATE = Intrin(
+    "accumulate",
+    (RUN, FROM, N),
+    ir.For(K, N, ir.Store(RUN, (K,), RUN[K] + FROM[K].astype("int32"))),
+    limits=(("n", 1, 64),),
+)
+SUM_OF_NEIGHBOURS = Intrin("neighbours", (FOUR_MORE,), FOUR_MORE[0].astype("int32") + FOUR_MORE[1].astype("int32"))
+PLANE, RESULT = ir.Buffer("plane", (6, 16), "int8"), ir.Buffer("result", (6, 16), "int8")
+WIDE, SUMS = ir.Buffer("wide", (6, 16), "int32"), ir.Buffer("sums", (16,), "int32", "workspace")
+START = ir.Store(SUMS, (J,), ZERO)
+IN_MEMORY = {
+    "a store": (
+        STORE_CLIPPED,
+        ir.Store(RESULT, (INDEX, J), ir.clamp(WIDE[INDEX, J] >> 3, -128, 127).astype("int8")),
+        16,
+    ),
+    "a run": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[INDEX, J], 0)), 4),
+    "the other order": (RELU_4, ir.Store(RESULT, (5 - INDEX, J), ir.maximum(PLANE[INDEX, J], 0)), 4),
+    "a load": (
+        SUM_OF_NEIGHBOURS,
+        ir.Store(WIDE, (INDEX, J), PLANE[INDEX, 2].astype("int32") + PLANE[INDEX, 1].astype("int32")),
+        16,
+    ),
+}
+NOT_IN_MEMORY = {
+    "backwards": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[INDEX, 15 - J], 0))),
+    "a column": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[J // 3, INDEX], 0))),
+    "itself": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(RESULT[INDEX, J], 0))),
+    "another limit": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[INDEX, J], 1))),
+    "no neighbours": (
+        SUM_OF_NEIGHBOURS,
+        ir.Store(WIDE, (INDEX, J), PLANE[INDEX, 2].astype("int32") + PLANE[INDEX, 0].astype("int32")),
+    ),
+}
+
+
+def run_on_planes(func: ir.PrimFunc) -> list[Array]:
+    """Buffers of a function of planes after a run with random numbers."""
+    dice = np.random.default_rng(11)
+    ranges = (dtypes.int_range(buffer.dtype) for buffer in func.params)
+    arrays = [dice.integers(low, high + 1, (6, 16)) for low, high in ranges]
+    return execute(func, [a.astype(b.dtype) for a, b in zip(arrays, func.params, strict=True)], intrinsic_functions())
+
+
+@pytest.mark.parametrize("in_block", [False, True])
+@pytest.mark.parametrize("case", IN_MEMORY)
+def test_a_meaning_in_memory_is_found(case: str, in_block: bool) -> None:
+    """In a block or not. Runs of four elements replace loops of sixteen."""
+    intrin, store, calls = IN_MEMORY[case]
+    body: ir.Stmt = store
+    if in_block:
+        rows, columns = (ir.IterVar(ir.Var(f"v_{var.name}"), n, "space", var) for var, n in ((INDEX, 6), (J, 16)))
+        body = ir.Block("out", (rows, columns), substitute_stmt(store, {INDEX: rows.var, J: columns.var}))
+    func = ir.PrimFunc("f", (PLANE, WIDE, RESULT), ir.loops([(INDEX, 6), (J, 16)], body))
+    with active([Plugin(externs=(intrin,))]):
+        selected = select_intrinsics(func, (intrin.name,))
+        (inner,) = (s for s in walk_stmt(selected.body) if isinstance(s, ir.For) and s.var == J)
+        assert ir.int_value(inner.extent) == calls
+        assert intrin.name in {e.name for e in walk_all_exprs(selected.body) if isinstance(e, ir.Call)}
+        assert not explain_fault(selected) and not explain_fault(lower(selected))
+        for after, before in zip(run_on_planes(selected), run_on_planes(func), strict=True):
+            np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("case", NOT_IN_MEMORY)
+def test_other_accesses_to_memory_stay(case: str) -> None:
+    intrin, store = NOT_IN_MEMORY[case]
+    func = ir.PrimFunc("f", (PLANE, WIDE, RESULT), ir.loops([(INDEX, 6), (J, 16)], store))
+    with active([Plugin(externs=(intrin,))]):
+        assert select_intrinsics(func, (intrin.name,)) == func
+
+
+@pytest.mark.parametrize(("scope", "called"), [("workspace", True), ("register", False)])
+def test_a_loop_that_adds_to_memory_is_one_call(scope: str, called: bool) -> None:
+    """Of any length within the limits; not where the sums are in registers."""
+    sums = replace(SUMS, scope=scope)
+    start, add = ir.Store(sums, (K,), ZERO), ir.Store(sums, (J,), sums[J] + PLANE[INDEX, J].astype("int32"))
+    end = ir.Store(WIDE, (ZERO, N), sums[N])
+    body = ir.seq(ir.loops([(K, 16)], start), ir.loops([(INDEX, 6), (J, 16)], add), ir.loops([(N, 16)], end))
+    func = ir.PrimFunc("f", (PLANE, WIDE), ir.Alloc(sums, body))
+    with active([Plugin(externs=(ACCUMULATE,))]):
+        selected = select_intrinsics(func, (ACCUMULATE.name,))
+        calls = [e for e in walk_all_exprs(selected.body) if isinstance(e, ir.Call)]
+        assert [call.args[2:] for call in calls] == [(ir.const(16, "int32"),)] * called
+        if not called:
+            assert set(find_occurrences(func, ACCUMULATE.name)) == {"sums is in registers, and p is a pointer"}
+        for after, before in zip(run_on_planes(selected), run_on_planes(func), strict=True):
+            np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(("instructions", "reason"), [(1, ""), (99, "instructions; what they replace takes")])
+def test_a_store_of_a_user_is_called_where_it_costs_less(instructions: int, reason: str) -> None:
+    """Or the explanation tells what it costs, and which meanings in memory are called by name only."""
+    odd = Intrin(
+        "odd", (FOUR_BYTES,), ir.seq(*(ir.Store(FOUR_BYTES, (int32_constant(k),), ir.const(k, "int8")) for k in (1, 3)))
+    )
+    plugin = _core_with(STORE_CLIPPED, RELU_4, odd, store_clipped=instructions, relu_4=1, odd=1)
+    explanation = microc.explain(digits.INT8, target="acme", plugins=[plugin])
+    unused = explanation.to_data(full=True)["unused_intrinsics"]
+    assert ("store_clipped" in unused) == bool(reason) and reason in unused.get("store_clipped", "")
+    assert unused["relu_4"] == "its meaning does not occur in this network"
+    assert unused["odd"].startswith("its meaning is no formula, store or loop of stores of contiguous elements")
 
 
 PRODUCT = SCALAR["product_2_31"]

@@ -461,7 +461,7 @@ def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: objec
             if scalar not in LANE_CALLS:  # lanes compute what one number takes
                 body = selector.cost_of_intrinsic(name).body
                 costs.append(IntrinsicCost(name, body, selector.cost_of_intrinsic(scalar).meaning))
-        elif SCALAR[name].is_scalar:
+        elif SCALAR[name].is_scalar or (SCALAR[name].is_formula and name not in SCALAR.permanent_names):
             costs.append(selector.cost_of_intrinsic(name))
     return tuple(costs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of instructions by meaning: identities of expressions, and scalar intrinsics."""
+"""Selection of instructions by meaning: identities of expressions, and intrinsics."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from microc.errors import ScheduleError, known_names_hint
 from microc.isa import SCALAR, Intrin
 from microc.isa.instruction_set import split_lane_form
 from microc.schedule.identities import IDENTITIES, Context, Identity, Match
+from microc.schedule.primitives.memory_selection import (
+    build_arguments,
+    find_memory_calls,
+    is_selected_in_memory,
+    list_faults,
+    select_in_memory,
+)
 from microc.schedule.primitives.unification import (
     equal_form,
     expand_call,
@@ -183,8 +190,7 @@ class _Rewriter:
         return None
 
 
-# ---- The primitive ``select_intrinsics``: it finds the meanings of scalar intrinsics in a function, and replaces
-# them by calls.
+# ---- The primitive ``select_intrinsics``: it finds the meanings of intrinsics in a function, and replaces them by calls.
 #
 # An intrinsic declares what it computes as an expression of its parameters, which is the pattern
 # (:func:`unify`). So a new scalar instruction needs no code here. Expressions that only equal a meaning
@@ -192,7 +198,9 @@ class _Rewriter:
 
 
 def select_intrinsics(func: ir.PrimFunc, names: tuple[str, ...]) -> ir.PrimFunc:
-    """Replace every expression that is the meaning of one of the intrinsics ``names`` by a call.
+    """Replace every expression or statement that is the meaning of one of the intrinsics ``names`` by a call.
+
+    Statements come first (:mod:`.memory_selection`), because they are larger than the expressions in them.
 
     If several match, the one with the largest meaning is called: ``saturate_i8_shr_1(x)`` rather than
     ``saturate_i8(x >> 1)``. Operands must be within the limits of the intrinsic, by the bounds that follow from their
@@ -202,8 +210,9 @@ def select_intrinsics(func: ir.PrimFunc, names: tuple[str, ...]) -> ir.PrimFunc:
 
 
 def find_intrinsics(func: ir.PrimFunc, names: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the intrinsics ``names`` that :func:`select_intrinsics` would call in a function, sorted."""
-    return tuple(sorted(_select(func, names)[1]))
+    """Return those of the intrinsics ``names`` that :func:`select_intrinsics` would call in a function, in the same order."""
+    called = _select(func, tuple(names))[1]
+    return tuple(name for name in names if name in called)
 
 
 def select_in_expr(expr: ir.Expr, names: Sequence[str]) -> ir.Expr:
@@ -215,7 +224,8 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
     """Return the function with calls of intrinsics, and the names of the called intrinsics.
 
     A loop whose iterations run in lanes gets a note of the intrinsics that the core computes in these lanes."""
-    called = set[str]()
+    own = set(names) - SCALAR.permanent_names
+    func, called = select_in_memory(func, [name for name in names if name in own and is_selected_in_memory(name)])
     lanes_of_expr: dict[int, tuple[str, ...]] = {}
     if any(isinstance(s, ir.For) and _lanes_of(s) for s in walk_stmt(func.body)):
         lanes_of_expr = {id(expr): lanes for expr, lanes in _list_lanes(func.body, ()) if lanes}
@@ -365,6 +375,9 @@ def _index_intrinsics(names: tuple[str, ...], lanes: tuple[str, ...], _entries: 
         if name in SCALAR and SCALAR[name].is_scalar and not (suffix and scalar in SCALAR):
             if len(lanes) < 2 or name in LANE_CALLS:  # vectors have two suffixes
                 usable.setdefault(name, name)
+        elif is_selected_in_memory(name):
+            if not lanes and SCALAR[name].is_formula:
+                usable[name] = name
         elif name in SCALAR and suffix and scalar in SCALAR and SCALAR[scalar].is_scalar:
             if suffix in lanes and fits_lanes(SCALAR[scalar], suffix):
                 usable[scalar] = name
@@ -428,27 +441,22 @@ def match_arguments(intrin: Intrin, meaning: ir.Expr, expr: ir.Expr) -> Iterator
     if isinstance(expr, ir.Bin) and expr.op == "mul" and any(isinstance(x, ir.Const) for x in (expr.a, expr.b)):
         return  # the C compiler multiplies by a constant in fewer instructions
     for operands in unify(meaning, expr, {}):
-        args = tuple(operands[param] for param in intrin.params if isinstance(param, ir.Var) and param in operands)
-        if len(args) == len(intrin.params) and not any(_list_excesses(intrin, args)) and _are_operands(args, expr):
+        args = build_arguments(intrin, operands)
+        if args is not None and not any(list_faults(intrin, args)) and _are_operands(args, expr):
             yield args
 
 
 def find_occurrences(func: ir.PrimFunc, name: str) -> Iterator[str]:
-    """Yield, for each expression of a function that is the meaning of a scalar intrinsic, which argument may exceed the limits of
-    its parameter; empty if none."""
+    """Yield, for each expression or statement of a function that is the meaning of an intrinsic, why the intrinsic cannot be
+    called with its operands; empty if it can."""
+    yield from (call.fault for _, call in find_memory_calls(func, name))
     index, intrin = _index_intrinsics((name,), (), SCALAR.entries), SCALAR[name]
-    limits = {param: f"{low} to {high}" for param, low, high in intrin.limits}
-
-    def describe(excess: tuple[str, tuple[int, int]]) -> str:
-        param, (low, high) = excess
-        return f"{param} may be {low} to {high}, its limits are {limits[param]}"
-
     for expr in walk_all_exprs(func.body):
         for meaning in index.find(expr):
             for operands in unify(meaning.expr, normalise_clamp(expr)[0], {}):
-                args = [operands[param] for param in intrin.params if isinstance(param, ir.Var) and param in operands]
-                if len(args) == len(intrin.params):
-                    yield describe(excess) if (excess := next(_list_excesses(intrin, args), None)) else ""
+                args = build_arguments(intrin, operands)
+                if args is not None:
+                    yield next(list_faults(intrin, args), "")
 
 
 def find_equal_intrinsic(intrin: Intrin) -> str:
@@ -464,17 +472,8 @@ def find_equal_intrinsic(intrin: Intrin) -> str:
 def _are_operands(args: Sequence[ir.Expr], expr: ir.Expr) -> bool:
     """Test whether an expression computes all arguments, or their terms. Others, of an equal form, would cost more."""
     known = set(walk_expr(expr))
-    return all(isinstance(term, ir.Const) or term in known for arg in args for term in list_terms(arg))
-
-
-def _list_excesses(intrin: Intrin, args: Sequence[ir.Expr]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the parameters whose arguments may exceed their limits, with the bounds of the arguments."""
-    limits = {name: (low, high) for name, low, high in intrin.limits}
-    for param, arg in zip(intrin.params, args, strict=True):
-        if param.name in limits:
-            bounds = bounds_of(arg) or dtypes.int_range(arg.dtype)
-            if not within(bounds, limits[param.name]):
-                yield param.name, bounds
+    values = (arg for arg in args if not isinstance(arg, ir.AddressOf))
+    return all(isinstance(term, ir.Const) or term in known for arg in values for term in list_terms(arg))
 
 
 def result_bounds(name: str) -> tuple[int, int] | None:

@@ -98,6 +98,9 @@ def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterato
         if known.get(pattern, expr) == expr and pattern.dtype == expr.dtype:
             yield {**known, pattern: expr}
         return
+    if isinstance(pattern, ir.Load):
+        yield from _unify_element(pattern, expr, known)
+        return
     if isinstance(expr, ir.Const):
         if isinstance(pattern, ir.Bin):
             yield from _unify_literal(pattern, expr, known)
@@ -122,6 +125,22 @@ def unify(pattern: ir.Expr | ir.Stmt, expr: ir.Expr, known: Operands) -> Iterato
     equal = equal_form(expr)
     if equal is not expr:
         yield from _unify_operands(pattern, equal, known)
+
+
+def pointer_of(param: ir.Buffer) -> ir.Expr:
+    """Return the expression by which :data:`Operands` know a pointer. Its operand is a load of the element at distance 0."""
+    return ir.AddressOf(param, (), 0)
+
+
+def _unify_element(pattern: ir.Load, expr: ir.Expr, known: Operands) -> Iterator[Operands]:
+    """Iterate over the operands for which an element at a distance from a pointer is the one that ``expr`` loads. All elements of
+    a pointer are in one row of a buffer."""
+    if not isinstance(expr, ir.Load) or expr.dtype != pattern.dtype or not free_vars(pattern) <= known.keys():
+        return
+    distance = substitute(pattern.indices[0], {var: known[var] for var in free_vars(pattern)})
+    first = ir.Load(expr.buffer, (*map(simplify, expr.indices[:-1]), simplify(expr.indices[-1] - distance)))
+    if known.get(key := pointer_of(pattern.buffer), first) == first:
+        yield {**known, key: first}
 
 
 def _operator(expr: ir.Expr | ir.Stmt) -> str:
@@ -164,7 +183,7 @@ def _unify_all(patterns: Sequence[ir.Expr], parts: Sequence[ir.Expr], known: Ope
     (pattern, part), *others = rest
     for operands in unify(pattern, part, known):
         if others:
-            yield from _unify_all(*zip(*others, strict=True), operands)
+            yield from _unify_all([p for p, _ in others], [e for _, e in others], operands)
         else:
             yield operands
 
@@ -173,7 +192,13 @@ def _may_unify(pattern: ir.Expr, expr: ir.Expr) -> bool:
     """Test whether the outermost operators permit that a pattern is equal to an expression. Most patterns fail at their
     second level of operators, where this test saves :func:`unify`."""
     match pattern, expr:
-        case (ir.Var(), _) | (_, ir.Call()) | (ir.Bin("add", ir.Var(), ir.Const()), _) | (ir.Bin(), ir.Const()):
+        case (
+            (ir.Var(), _)
+            | (_, ir.Call())
+            | (ir.Load(), ir.Load())
+            | (ir.Bin("add", ir.Var(), ir.Const()), _)
+            | (ir.Bin(), ir.Const())
+        ):
             may = True
         case _, ir.Bin(op) | ir.Un(op):
             own = _operator(pattern)

@@ -16,10 +16,11 @@ from microc.errors import ScheduleError
 from microc.isa import CORES, SCALAR, c_body_for_cost_model
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.cost.operation_counts import Selector, list_scalar_intrinsic_costs
+from microc.schedule.cost.operation_counts import IntrinsicCost, Selector, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES, Identity
 from microc.schedule.primitives.compute_at import stored_buffer
 from microc.schedule.primitives.loops import is_used_only_in_loop
+from microc.schedule.primitives.memory_selection import MemoryCall, find_memory_calls, is_selected_in_memory
 from microc.schedule.primitives.selection import find_identities, find_intrinsics, rewrite_expr, select_in_expr
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.primitives.unification import expand_call, substitute_operands
@@ -316,11 +317,48 @@ def apply_early_identities(schedule: Schedule, target: Target) -> Schedule:
 
 
 def select_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """Apply the identities of the core, and call all scalar intrinsics whose meanings occur and take more instructions than
-    their C bodies."""
+    """Apply the identities of the core, and call all intrinsics whose meanings occur and take more instructions than their C
+    bodies."""
     schedule = _apply(schedule, [name for name in choose_identities(target) if not IDENTITIES[name].before_rules])
-    used = find_intrinsics(schedule.func, _cheaper_intrinsics(target))  # the trace names these alone: cores have dozens
+    stores = sorted(list_memory_call_costs(schedule.func, target), key=lambda cost: cost.body - cost.meaning)
+    cheaper = (*(cost.name for cost in stores if cost.body < cost.meaning), *_cheaper_intrinsics(target))
+    used = find_intrinsics(schedule.func, cheaper)  # the trace names these alone: cores have dozens
     return schedule.select_intrinsics(*used) if used else schedule
+
+
+LOOP_INSTRUCTIONS = 2
+"""Instructions of an iteration of a loop that is not unrolled: its counter, and the branch."""
+
+
+def list_memory_call_costs(func: ir.PrimFunc, target: Target) -> list[IntrinsicCost]:
+    """List the costs of the intrinsics that store elements, for those whose meanings occur in a function: instructions of all
+    their calls, and of the statements that these replace, after other intrinsics were selected in them."""
+    costs: list[IntrinsicCost] = []
+    for name in _list_storing_intrinsics(target, CORES.entries, SCALAR.entries):
+        calls = [(stmt, call) for stmt, call in find_memory_calls(func, name) if not call.fault]
+        counts = [_count_memory_call(stmt, call, target) for stmt, call in calls]
+        if counts:
+            costs.append(IntrinsicCost(name, *map(sum, zip(*counts, strict=True))))
+    return costs
+
+
+@lru_cache(maxsize=64)
+def _list_storing_intrinsics(target: Target, _cores: object, _intrinsics: object) -> tuple[str, ...]:
+    """Return the intrinsics with C bodies on a core that are called where their meanings, stores, occur. The contents of the
+    registries are part of the key, since plugins extend them."""
+    names = sorted(target.core.has | {name for name, intrin in SCALAR.items() if intrin.bodies})
+    return tuple(name for name in names if is_selected_in_memory(name) and not SCALAR[name].is_formula)
+
+
+def _count_memory_call(stmt: ir.Stmt, call: MemoryCall, target: Target) -> tuple[float, float]:
+    """Count the instructions of calls that replace a statement, and those of the statement."""
+    selector, intrinsics = Selector(target), _cheaper_intrinsics(target)
+    (store,) = (s for s in walk_stmt(stmt) if isinstance(s, ir.Store))
+    operations = selector.count_store(store.buffer, select_in_expr(store.value, intrinsics))
+    each = [target.core.costs.instructions(counts) for counts in (selector.count(call.call), operations)]
+    trips = (ir.int_value(stmt.extent) or 0) if isinstance(stmt, ir.For) else 1
+    loop = LOOP_INSTRUCTIONS if isinstance(stmt, ir.For) and stmt.kind == "serial" else 0
+    return call.repeats * (each[0] + loop * (call.repeats > 1)), trips * (each[1] + loop)
 
 
 def _apply(schedule: Schedule, names: Sequence[str]) -> Schedule:
