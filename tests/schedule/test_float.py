@@ -12,7 +12,7 @@ import pytest
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.schedule.rules.matrix import REGISTERS, float_tile_shapes
+from microc.schedule.rules.matrix import float_tile_shapes
 from microc.schedule.rules.rule import THREADS
 from microc.schedule.rules.vectors import vector_product_tiles
 from microc.schedule.schedule import Schedule
@@ -179,12 +179,13 @@ def reducing(func: ir.PrimFunc) -> str:
     return names[{"product": 2, "products": 3, "depthwise": 4}[func.name]]
 
 
-def test_tiles_fit_the_registers() -> None:
+@pytest.mark.parametrize("registers", [14, 16, 30, 32])
+def test_tiles_fit_the_registers(registers: int) -> None:
     for rows in range(1, 40):
         for columns in range(1, 40):
-            for tall, wide in float_tile_shapes(rows, columns):
+            for tall, wide in float_tile_shapes(rows, columns, registers):
                 assert 1 <= tall <= rows and 1 <= wide <= columns
-                assert tall * wide + min(tall, wide) + 1 <= REGISTERS
+                assert tall * wide + min(tall, wide) + 1 <= registers
 
 
 def test_fma_rounds_once() -> None:

@@ -117,7 +117,7 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     for (rows, columns), unroll in itertools.product(
         _tile_shapes(product, 8, 8), perfect_tiles(product.depth, MAX_UNROLL)
     ):
-        if rows * columns + columns > matrix.REGISTERS + 2:
+        if rows * columns + columns > target.core.costs.float_registers + 2:
             continue
         layouts = ("", PANELS) if packs and columns > 1 and product.columns % columns == 0 else ("",)
         tiles += [Tile(rows, columns, unroll, weights=layout) for layout in layouts]

@@ -32,8 +32,6 @@ STEP = 4
 """Number of products in one call of a dot4 intrinsic, and number of channels that are transformed at once."""
 UNROLL = 4
 """Largest unroll factor of the loop over K."""
-REGISTERS = 32
-"""Number of FPU registers of a core without vectors."""
 TALLEST = 8
 """Most tiles, and most vectors of output channels, of a square."""
 _UNSPLIT = (None,)
@@ -231,7 +229,7 @@ def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square,
 def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """Return the squares that divide tiles and channels, and whose sums, weights and broadcast inputs fit the
     registers."""
-    registers = target.core.vectors if target.has("vectors") else REGISTERS
+    registers = target.core.vectors if target.has("vectors") else target.core.costs.float_registers + 2
     tiles, columns = (
         _row_tiles_and_input_channels(start)[0],
         find_buffer(start.func, ACC).shape[-1] // _input_and_output_lanes(start, target)[1],
