@@ -38,9 +38,10 @@ class Timing:
 
 @frozen
 class Pipeline:
-    """The pipeline of a core that issues two instructions in a cycle, for the order of runs of products
+    """The pipeline of a core that issues several instructions in a cycle, for the order of runs of products
     (:mod:`microc.isa.straight_line`).
 
+    - ``issue_width``: most instructions that it issues in a cycle; runs are ordered for two.
     - ``timings``: by type of operation. ``types``: type of operation by mnemonic; other instructions end a run.
     - ``starts``: for each product that adds to a sum the one that adds to none.
     - ``loads``: intrinsics that are one load of a word, of type ``load_type``. ``load``: its instruction, a format of the
@@ -57,6 +58,7 @@ class Pipeline:
     max_offset: int
     registers: int
     guard: str
+    issue_width: int = 2
 
 
 @frozen

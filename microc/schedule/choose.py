@@ -40,8 +40,6 @@ on five cores, 58 % are lowered at 0.8, and the best ones are among them. At 0.8
 TIE_RATIO = 1.02
 """Schedules whose weighted estimates differ by less than this ratio are ranked with cycles in place of instructions,
 because the cost model is not more precise. Constants that all schedules need do not count."""
-LEAST_CYCLES = 0.5
-"""Least number of cycles of an instruction on a core that issues two in a cycle."""
 
 
 class Weight(NamedTuple):
@@ -137,7 +135,8 @@ def _least_total(schedule: Schedule, target: Target, goal: Goal, equal_kernels: 
     constants = _weigh_constants(constant_bytes(schedule), goal, equal_kernels)
     if isinf(goal.price):
         return constants
-    time = forecast_instructions(schedule.func, target) * (LEAST_CYCLES if target.core.pipeline is not None else 1)
+    pipeline = target.core.pipeline
+    time = forecast_instructions(schedule.func, target) / (1 if pipeline is None else pipeline.issue_width)
     return constants + equal_kernels * FORECAST_MARGIN * time
 
 
