@@ -17,6 +17,7 @@ from microc.ops.registry import FAMILIES
 from tests.emulated.functions import emulated
 from tests.emulated.machines import MACHINES
 from tests.ops.compiled import Built, CompiledCase, assert_answer, assert_compiled, compiled_cases, definitions
+from tests.ops.harness import named_cases
 from tests.support.campaign import everything, in_turn
 from tests.support.growth import memory_faults
 
@@ -49,6 +50,15 @@ def test_compiled_cases_equal_the_reference(family: str, tmp_path: Path, capfd: 
         assert_compiled(cases_of_core(family, position), tmp_path / cpu, cpu, built)
         assert "runtime error" not in capfd.readouterr().err
     assert not [fault for source in tmp_path.rglob("kernels.c") for fault in memory_faults(source.read_text())]
+
+
+def test_both_sums_of_rows_of_one_number_are_vectorised(tmp_path: Path) -> None:
+    """The result is fused into the loop of the first sum of its row; the second sum leaves it there."""
+    family = "normalisation.norms"
+    rows = [n for n, (_, _, case) in enumerate(named_cases(definitions(family))) if case.types[0].shape == (3, 1)]
+    cases = compiled_cases(family, VECTORS, rows.__contains__, lambda schedule: schedule.rule == "vectors")
+    assert any(case.definition.name == "layer_norm" for case in cases.values())
+    assert_compiled(cases, tmp_path, VECTORS)
 
 
 @pytest.mark.emulator

@@ -215,6 +215,13 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     buffer = read[0]
     producer = next(b for b in inside if stored_buffer(b) == buffer)
     _check_reduction_complete(func, producer, target)
+    blocks = outermost_blocks(func.body)
+    for later in blocks[blocks.index(inside[-1]) + 1 :]:
+        if later is not consumer and stored_buffer(later) in buffers_read(consumer.body):
+            raise ScheduleError(
+                f"reverse_compute_at: block {block!r} reads the result of {later.name!r}, which is computed after loop {loop!r}",
+                hint=f"choose a loop around block {later.name!r}",
+            )
     outer = loops_around(func.body, target)
     writes = _accesses_in_loop(target, outer, buffer, writes=True)
     region = _accessed_region(writes, outer, buffer)

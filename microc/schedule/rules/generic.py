@@ -104,7 +104,7 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
         return schedule
     try:
         joined = schedule.reverse_compute_at(readers[0].name, spatial[-1])
-    except ScheduleError as refusal:  # the consumer reads another shape: it stays a loop of its own
+    except ScheduleError as refusal:  # the consumer reads another shape, or another sum, which is computed later
         return schedule.without(f"reverse_compute_at({readers[0].name}, {spatial[-1]})", refusal)
     return joined.set_scope(buffer.name, "register")
 
