@@ -40,13 +40,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from microc import errors, features, te, tir, topi
-    from microc.compiler.api import Program, compile
+    from microc.compiler.api import Program, add_loss, compile, gradient, learn
     from microc.compiler.bundle import Bundle, bundle
     from microc.compiler.model import import_sklearn, load, save
     from microc.compiler.network_cost import NetworkCost, cost
     from microc.compiler.option_values import CompileOptions
     from microc.compiler.options import Bound
-    from microc.compiler.training import add_loss, gradient, learn
     from microc.compiler.user_functions import build, default_schedule
     from microc.frontend.graph_builder import GraphBuilder
     from microc.frontend.torch.quantizer import MicrocQuantizer
@@ -140,7 +139,7 @@ _HOMES = MappingProxyType(
         "Report": "microc.reports.report",
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
-        "add_loss": "microc.compiler.training",
+        "add_loss": "microc.compiler.api",
         "build": "microc.compiler.user_functions",
         "bundle": "microc.compiler.bundle",
         "compile": "microc.compiler.api",
@@ -148,9 +147,9 @@ _HOMES = MappingProxyType(
         "default_schedule": "microc.compiler.user_functions",
         "explain": "microc.reports.explain",
         "fake_quantize": "microc.quantization",
-        "gradient": "microc.compiler.training",
+        "gradient": "microc.compiler.api",
         "import_sklearn": "microc.compiler.model",
-        "learn": "microc.compiler.training",
+        "learn": "microc.compiler.api",
         "load": "microc.compiler.model",
         "load_library": "microc.run.desktop.load",
         "open_project": "microc.run.board_project",

@@ -13,14 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from microc.codegen.c.identifiers import network_name
-from microc.compiler.fit.budget import (
-    BoardCapacity,
-    arena_bytes,
+from microc.compiler.fit.budget import BoardCapacity, arena_bytes, refuse_large_read_buffers, with_math_features
+from microc.compiler.fit.lower_bounds import (
     refuse_arrays_above_compiler_limit,
     refuse_float64,
-    refuse_large_read_buffers,
     refuse_provably_too_large,
-    with_math_features,
 )
 from microc.compiler.fit.moves import ARENA_MOVES, MOVES, OPEN_SIZE_MOVES
 from microc.compiler.fit.search import NetworkBuilder, Search

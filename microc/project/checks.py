@@ -18,15 +18,8 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_files
 from microc.codegen.project.firmware import project_files
-from microc.compiler.fit.budget import (
-    BoardCapacity,
-    MemoryLowerBound,
-    compute_memory_lower_bound,
-    count_macs,
-    prove_shortages,
-    region_bytes,
-    summarise_arithmetic,
-)
+from microc.compiler.fit.budget import BoardCapacity, count_macs, region_bytes, summarise_arithmetic
+from microc.compiler.fit.lower_bounds import MemoryLowerBound, compute_memory_lower_bound, prove_shortages
 from microc.compiler.fit.search import Footprint, board_capacity, compute_and_check_footprint
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.model import model_file_name

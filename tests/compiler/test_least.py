@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.fit.budget import BoardCapacity, compute_memory_lower_bound, min_constant_bytes
+from microc.compiler.fit.budget import BoardCapacity
+from microc.compiler.fit.lower_bounds import compute_memory_lower_bound, min_constant_bytes
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model, read_and_optimise_at_maximum
 from microc.device.boards import list_boards, load_board
