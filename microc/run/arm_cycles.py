@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,8 @@ def convert_simulated_ticks(board: Board, ticks: Sequence[int]) -> KernelCycles:
 
 TIMER = "microc_port_ticks"
 """Function of the firmware that reads the timer: the profile calls it before and after every kernel."""
+PROFILE = frozenset({TIMER, "take_time"})
+"""Functions of the profile itself, which are no part of a kernel."""
 _PLUGIN = Path(__file__).with_name("count_executions.c")
 _SECOND_INTERFACE = 9  # QEMU's first version with the second interface of plugins
 
@@ -176,6 +178,8 @@ class ExecutionCounter:
     def model_kernels(self, kernels: Sequence[Mapping[int, int]]) -> KernelCycles:
         """Compute the model cycles of each kernel from the executions of its instructions."""
         self._disassembly = self._disassembly or disassemble(self._elf, self._cpu)
+        profiling = {i.address for i in self._disassembly if i.function in PROFILE}
+        kernels = [{at: n for at, n in counts.items() if at not in profiling} for counts in kernels]
         blocks = [
             [(block.count, tuple(translate_block(block))) for block in split_blocks(self._disassembly, counts)]
             for counts in kernels
@@ -354,32 +358,48 @@ def model_cycles(cpu: str, regions: Sequence[Sequence[str]]) -> tuple[list[float
     """Return the cycles of one iteration of each region in the steady state, and the lines that llvm-mca does not know."""
     if not any(regions):
         return [0.0] * len(regions), set()
+    if cpu in _CORRECTED:
+        regions = [fill_issue_slots(region) for region in regions]
     reports, unknown = schedule_regions(cpu, regions, f"-iterations={ITERATIONS}")
     totals = [reports[i]["SummaryView"]["TotalCycles"] if i in reports else 0 for i in range(len(regions))]
-    extra = count_extra_cycles if cpu in _CORRECTED else lambda _: 0
-    return [
-        total / ITERATIONS + sum(map(extra, region)) for total, region in zip(totals, regions, strict=True)
-    ], unknown
+    return [total / ITERATIONS for total in totals], unknown
 
 
-# ---- Cycles that LLVM's model of Cortex-M4 leaves out, by Arm's Cortex-M4 Technical Reference Manual (instruction set summary):
-# a transfer of N words takes 1 + N cycles, a division or square root of floats 14, where LLVM has one for each.
+# ---- Cycles in which Cortex-M4 issues nothing, where LLVM's model issues the next instruction: NOPs stand for them.
+#
+# By Arm's Cortex-M4 Technical Reference Manual (Arm 100166). Table of processor instructions: LDRD, STRD, LDM, STM, PUSH
+# and POP of N registers take 1 + N cycles. Load/store timings: a load takes two cycles, one of which a load or store behind
+# it saves. Table of FPU instructions: VLDM, VSTM, VPUSH and VPOP of N words take 1 + N, VLDR and VSTR of a double word 3,
+# VMOV between two core registers and the FPU 2, multiply-accumulates 3, VDIV and VSQRT 14. LLVM knows the last three
+# latencies, for which NOP waits as any instruction does, but lets these instructions overlap with each other.
 
 _CORRECTED = frozenset({"cortex-m4", "cortex-m33"})  # LLVM schedules Cortex-M33 as Cortex-M4
+_EXTRA_CYCLES: Sequence[tuple[re.Pattern[str], int]] = (
+    (re.compile(r"ldrd|strd"), 2),
+    (re.compile(r"v(div|sqrt|fn?m[as]|n?ml[as])\b"), 1),
+    (re.compile(r"v(ldr|str)\S* d"), 1),
+    (re.compile(r"vmov (r\d+, r\d+,|s\d+, s\d+, r|d\d+, r)"), 1),
+)
+"""Extra cycles of instructions without a list of registers, by the beginning of their line."""
 _TRANSFER = re.compile(r"v?(ldm|stm|push|pop)")
 _REGISTERS = re.compile(r"([rsd]\d+|lr|pc)(?:-[rsd]?(\d+))?")
-_FLOAT_DIVISION = 13
+_LOAD, _ACCESS = re.compile(r"v?ldr(?!d)"), re.compile(r"v?(ldr|str|ldm|stm|push|pop)")
+
+
+def fill_issue_slots(region: Sequence[str]) -> list[str]:
+    """Return a region with a NOP for each cycle that LLVM's model of Cortex-M4 leaves out."""
+    lines: list[str] = []
+    for line, following in zip_longest(region, region[1:], fillvalue=""):
+        unpaired = _LOAD.match(line) is not None and not _ACCESS.match(following)
+        lines += [line, *["nop"] * (count_extra_cycles(line) + unpaired)]
+    return lines
 
 
 def count_extra_cycles(line: str) -> int:
-    """Count the cycles that an instruction takes on Cortex-M4 beyond LLVM's model."""
+    """Count the cycles that an instruction takes on Cortex-M4 beyond LLVM's model, whatever follows it."""
     mnemonic, _, operands = line.partition(" ")
-    if mnemonic.startswith(("ldrd", "strd")):
-        return 2
-    if mnemonic.startswith(("vdiv", "vsqrt")):
-        return _FLOAT_DIVISION
     if not _TRANSFER.match(mnemonic):
-        return 0
+        return next((cycles for pattern, cycles in _EXTRA_CYCLES if pattern.match(line)), 0)
     words = 0
     for register, last in _REGISTERS.findall(operands.partition("{")[2]):
         count = int(last) - int(register[1:]) + 1 if last else 1

@@ -20,6 +20,7 @@ from microc.run.arm_cycles import (
     convert_simulated_ticks,
     count_executions,
     count_extra_cycles,
+    fill_issue_slots,
     model_cycles,
     parse_disassembly,
     require_cycle_source,
@@ -88,9 +89,29 @@ def test_cycles_beyond_the_model_of_cortex_m4() -> None:
     cases = {
         "ldrd r0, r1, [r2]": 2, "strd r0, r1, [sp, #8]": 2, "ldr r0, [r1]": 0, "push {r4, r5, r6, lr}": 4,
         "pop.w {r4-r7, pc}": 5, "ldm.w r0!, {r1, r2}": 2, "vldmia r0!, {s0, s1, s2}": 3, "vpush {d8-d10}": 6,
-        "vdiv.f32 s0, s1, s2": 13, "smlad r0, r1, r2, r0": 0,
+        "vdiv.f32 s0, s1, s2": 1, "vfma.f32 s0, s1, s2": 1, "vfnms.f32 s0, s1, s2": 1, "vmul.f32 s0, s1, s2": 0,
+        "vldr d0, [r1]": 1, "vldr s0, [r1]": 0, "vmov r0, r1, s0, s1": 1, "vmov r0, s0": 0, "smlad r0, r1, r2, r0": 0,
     }  # fmt: skip
     assert {line: count_extra_cycles(line) for line in cases} == cases
+
+
+def test_a_load_on_cortex_m4_waits_unless_an_access_follows() -> None:
+    region = ["ldr r0, [r1]", "ldrsb r2, [r1]", "add r0, r2", "ldr r0, [r1]", "str r0, [r3]", "vldr s0, [r1]"]
+    filled = fill_issue_slots(region)
+    assert [k for k, line in enumerate(filled) if line == "nop"] == [2, 7]
+    assert [line for line in filled if line != "nop"] == region
+
+
+@needs("llvm-mca-19")
+def test_cortex_m4_takes_the_cycles_of_the_manual() -> None:
+    add = "add r10, r11, r12"
+    wanted = {
+        ("ldr r0, [r1]", add): 3, ("ldr r0, [r1]", "ldr r2, [r1]", add): 4, ("ldrd r0, r2, [r1]", add): 4,
+        ("ldm r1, {r2, r3, r4}", add): 5, ("vdiv.f32 s0, s1, s2", add): 15, ("vdiv.f32 s0, s1, s2",) * 2: 28,
+        ("vfma.f32 s0, s1, s2", "vfma.f32 s3, s1, s2", add): 7, ("vldr d0, [r1]", add): 3 + 1,
+    }  # fmt: skip
+    cycles, _ = model_cycles("cortex-m4", list(wanted))
+    assert cycles == pytest.approx(list(wanted.values()), abs=0.2)
 
 
 def test_rules_of_pairs() -> None:
