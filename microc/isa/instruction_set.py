@@ -407,7 +407,8 @@ class Costs:
     library functions. Three types cost cycles, but no instruction: ``taken`` (a branch that jumps), ``paired`` (the
     second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash). ``joint`` (two
     instructions that a run of products issues in one cycle) takes cycles off.
-    ``signed_byte`` is the sign extension of a byte, on cores that load only unsigned ones.
+    ``extension`` fits a word to a signed byte or a halfword. ``signed_byte`` is the sign extension of a byte, on cores that load
+    only unsigned ones.
 
     - ``registers``, ``float_registers``, ``vector_registers``: numbers of registers in which a compiler can keep
       values. (High registers of Armv6-M are only useful for sums.) If ``vector_registers`` is 0, a vector occupies two

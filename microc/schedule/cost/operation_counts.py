@@ -249,7 +249,7 @@ class Selector:
     def _count_cast(self, dtype: str, a: ir.Expr) -> Operations:
         """Count the operations of a cast of ``a`` to ``dtype``, and of ``a``."""
         if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
-            return _sum(self._count_low_word(a), {"alu": int(dtypes.nbytes(dtype) < 4)})
+            return _sum(self._count_low_word(a), _count_extension(dtype) if dtypes.nbytes(dtype) < 4 else _NOTHING)
         counts = self.count(a)
         if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
             return _sum(counts, {"float": 2} if self.target.has("fpu") else {"call_float_convert": 1})
@@ -262,7 +262,7 @@ class Selector:
             return _sum(counts, {"alu": 1})
         if grows >= 0 or dtypes.nbytes(dtype) == 4:
             return counts
-        return _sum(counts, {"alu": 1})
+        return _sum(counts, _count_extension(dtype))
 
     def _count_16_bit_float_to_float32(self, source_dtype: str) -> Operations:
         """Count the operations that convert a 16-bit float in an integer register to float32.
@@ -486,3 +486,8 @@ def _is_power_of_two(expr: ir.Expr) -> bool:
     """Test whether an expression is a constant power of two."""
     value = ir.int_value(expr)
     return value is not None and value > 0 and value & (value - 1) == 0
+
+
+def _count_extension(dtype: str) -> Operations:
+    """Count the operation that fits a word to a dtype of 8 or 16 bits: an extension, but for unsigned bytes a mask."""
+    return {"extension" if dtype in ("int8", "int16", "uint16") else "alu": 1}
