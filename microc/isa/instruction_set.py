@@ -43,7 +43,7 @@ class BodyLoop:
 
     count_parameter: str
     elements_per_iteration: int
-    operations_per_iteration: tuple[tuple[str, int], ...]
+    operations_per_iteration: tuple[tuple[str, float], ...]
 
 
 @frozen
@@ -389,11 +389,12 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "accumulated": "sums take a product",
         "indexed": "loads and stores add an index to their pointer",
         "compared": "branches compare two registers",
+        "counted": "one instruction counts an innermost loop down and branches",
         "predicated": "one of two values is chosen without a branch",
         "elements": "offsets count elements, and loads of signed numbers below 32 bits have none",
     }
 )
-"""Instruction forms, with descriptions. A core without one of the first five forms needs two instructions instead.
+"""Instruction forms, with descriptions. A core without one of the first six forms needs two instructions instead.
 The form ``elements`` restricts loads and stores."""
 
 

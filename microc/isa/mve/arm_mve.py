@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
@@ -32,6 +33,24 @@ MAX_BYTE_STEP = ((1 << 8) - 1) // 15
 """Largest step at which the element offsets of 16 elements fit 8 bits."""
 
 
+def _count_operations(intrinsic_name: str, operation_type: str) -> tuple[tuple[str, int], ...]:
+    """Return the operation counts of an intrinsic on vectors, given its type of operation; empty if it needs none.
+
+    Loads and stores of 16-bit floats are two instructions; a load of float16 also moves its operand to another
+    register. Division and square root are done lane by lane. gcc 12 moves each predicate through a general register (VMRS, SXTH,
+    VMSR) between a comparison and VPSEL; that of the first lanes waits there for VMSR and VPST."""
+    if not operation_type:
+        return ()
+    counts = Counter({operation_type: 4 if operation_type == "float_divide" else 1})
+    if intrinsic_name.startswith(("select_", "min_f32", "max_f32")):
+        counts.update({"vector": 1, "alu": 3})
+    if intrinsic_name.endswith("_first"):
+        counts["alu"] += 2
+    if more := 2 if intrinsic_name.startswith("load_f16") else intrinsic_name.startswith(("load_bf16", "store_f16")):
+        counts["vector"] += int(more)
+    return tuple(counts.items())
+
+
 def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
     """Yield (intrinsic name, C body) for arithmetic intrinsics on vectors of int32."""
     for name, function in _LANEWISE.items():
@@ -45,8 +64,8 @@ def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
         yield f"select_{op}_i32x4", f"return vpselq_s32(x, y, vcmp{op}q_s32(a, b));"
 
 
-def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic name, C body) for widening loads and narrowing stores.
+def _build_memory_access_bodies() -> Iterator[tuple[str, str, str]]:
+    """Yield (intrinsic name, operation type for the cost model, C body) for widening loads and narrowing stores.
 
     There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
     lanes."""
@@ -58,14 +77,20 @@ def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
         result = "return {};" if signed else "return vreinterpretq_s32_u32({});"
         a, b = ("a", "b") if signed else ("vreinterpretq_u32_s32(a)", "vreinterpretq_u32_s32(b)")
         load, store = f"vldr{width}q", f"vstr{width}q"
-        yield f"load_{short}_i32x4", result.format(f"{load}_{sign}(p)")
-        yield f"load_{short}_i32x4_first", result.format(f"{load}_z_{sign}(p, {first})")
-        yield f"gather_{short}_i32x4", result.format(f"{load}_gather_{offset}_{sign}({at})")
-        yield f"gather_{short}_i32x4_first", result.format(f"{load}_gather_{offset}_z_{sign}({at}, {first})")
-        yield f"store_{short}_i32x4", f"{store}_{sign}(p, {a});"
-        yield f"store_{short}_i32x4_first", f"{store}_p_{sign}(p, {a}, {first});"
-        yield f"scatter_{short}_i32x4", f"{store}_scatter_{offset}_{sign}({at}, {b});"
-        yield f"scatter_{short}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"
+        for name, text in (
+            ("load_{}_i32x4", f"{load}_{sign}(p)"),
+            ("load_{}_i32x4_first", f"{load}_z_{sign}(p, {first})"),
+            ("gather_{}_i32x4", f"{load}_gather_{offset}_{sign}({at})"),
+            ("gather_{}_i32x4_first", f"{load}_gather_{offset}_z_{sign}({at}, {first})"),
+        ):
+            yield name.format(short), "vector_load", result.format(text)
+        for name, text in (
+            ("store_{}_i32x4", f"{store}_{sign}(p, {a});"),
+            ("store_{}_i32x4_first", f"{store}_p_{sign}(p, {a}, {first});"),
+            ("scatter_{}_i32x4", f"{store}_scatter_{offset}_{sign}({at}, {b});"),
+            ("scatter_{}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"),
+        ):
+            yield name.format(short), "vector_store", text
 
 
 def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
@@ -76,7 +101,7 @@ def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
     result may contain anything. The compiler's own intrinsic functions cannot express that: they read the high
     halves from another vector, which gcc would copy."""
     halves = _format_lane_narrowing("int16x8_t h", "vqmovnb.s32", "a")
-    yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
+    yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("vector", 2),))
     for distance in (0, *NARROWING_DISTANCES):
         name = f"rshr_{distance}_i32x4" if distance else "i32x4"
         signed, unsigned = ("vqrshrnb.s32", "vqrshrunb.s32") if distance else ("vqmovnb.s32", "vqmovunb.s32")
@@ -89,7 +114,7 @@ def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
             ("i8", (halves, quarters), "vstrbq{}_s32", "vreinterpretq_s32_s8(b)"),
             ("u8", (unsigned_halves, unsigned_quarters), "vstrbq{}_u32", "vreinterpretq_u32_u8(b)"),
         ):
-            lines, costs = "\n".join(narrowings), (("alu", len(narrowings) + 1),)
+            lines, costs = "\n".join(narrowings), (("vector", len(narrowings)), ("vector_store", 1))
             yield f"store_saturated_{short}_{name}", Body(f"{lines}\n{store.format('')}(p, {result});", costs)
             stored = f"{store.format('_p')}(p, {result}, vctp32q((uint32_t)n));"
             yield f"store_saturated_{short}_{name}_first", Body(f"{lines}\n{stored}", costs)
@@ -186,7 +211,8 @@ ARM_MVE = InstructionSet(
     "Arm MVE",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
     {
-        **{name: Body(text) for name, text in (*_build_arithmetic_bodies(), *_build_memory_access_bodies())},
+        **{name: Body(text, _count_operations(name, "vector")) for name, text in _build_arithmetic_bodies()},
+        **{name: Body(text, _count_operations(name, kind)) for name, kind, text in _build_memory_access_bodies()},
         **dict(_build_saturating_bodies()),
         **dict(_build_copy_and_fill_bodies()),
         **dict(_build_strided_copy_bodies()),
@@ -263,21 +289,10 @@ def _build_float_vector_bodies() -> Iterator[tuple[str, str, str]]:
     yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
 
 
-def _float_operation_counts(intrinsic_name: str, operation_type: str) -> tuple[tuple[str, int], ...]:
-    """Return the operation counts of a float intrinsic, given its type of operation.
-
-    Loads and stores of 16-bit floats are two instructions; a load of float16 also moves its operand to another
-    register. Division and square root are done lane by lane."""
-    more = 2 if intrinsic_name.startswith("load_f16") else int(intrinsic_name.startswith(("load_bf16", "store_f16")))
-    return (((operation_type, 4 if operation_type == "float_divide" else 1),) if operation_type else ()) + (
-        (("vector", more),) if more else ()
-    )
-
-
 ARM_MVE_FLOAT = InstructionSet(
     "Arm MVE floating point",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {name: Body(text, _float_operation_counts(name, kind)) for name, kind, text in _build_float_vector_bodies()},
+    {name: Body(text, _count_operations(name, kind)) for name, kind, text in _build_float_vector_bodies()},
     unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", has_lane_subscripts=True),
 )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from string import Template
 from types import MappingProxyType
 
@@ -192,6 +193,30 @@ def _alternate_loads_and_products(vectors: Sequence[_Terms]) -> list[str]:
     return lines
 
 
+def count_vector_operations(iteration: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Count the vector instructions of a loop's iteration by type of operation, and as ``joint`` the neighbours that overlap.
+
+    A vector instruction occupies its unit for two cycles. One of another unit begins in the second (:data:`PIPELINE`)."""
+    units = [_unit_of_instruction(line) for line in iteration]
+    loads, stores = (sum(line.startswith(name) for line in iteration) for name in ("vld", "vst"))
+    counts = {
+        "vector_load": loads,
+        "vector_store": stores,
+        "vector": sum(map(bool, units)) - loads - stores,
+        "joint": sum(bool(a and b) and a != b for a, b in pairwise([*units, units[0]])),
+    }
+    return tuple((name, n) for name, n in counts.items() if n)
+
+
+def _unit_of_instruction(line: str) -> str:
+    """Return the unit of a vector instruction, as :data:`PIPELINE` names it; empty for other instructions."""
+    if line.startswith(("vld", "vst")):
+        return "memory"
+    if line.startswith(("vmla", "vmul", "vfma")):
+        return "multiplier"
+    return "lanes" if line.startswith("v") else ""
+
+
 def _format_bit_packed_products(packing: BitFields, rows: int, columns: int) -> list[str]:
     """Return the instructions that multiply 16 bytes of bit-packed weights of every column. For each bit field of
     the bytes, the lowest first, a vector of every row is loaded and multiplied."""
@@ -317,15 +342,14 @@ def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: in
     form = BITS.get(b_dtype)
     half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     text = _format_product_c_text(a_dtype, b_dtype, rows, columns)
-    edges, alu = (("load", half), ("store", half)), 3 + rows + columns
+    edges, alu = (("load", 0 if rows > 1 else half), ("store", half)), 3 + rows + columns
     if form is None:
-        iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-        return Body(
-            text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a_dtype == b_dtype == "int8" else 8, iteration)
-        )
-    lines = _format_bit_packed_products(form, rows, columns)
-    loads = sum(line.startswith("vldr") for line in lines)
-    iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
+        size = 8 if a_dtype == b_dtype == "int8" else 16
+        terms, vectors = _build_products_of_term_vector(a_dtype, b_dtype, rows, columns, size), max(UNROLLED)
+        counts = count_vector_operations(_alternate_loads_and_products([terms] * vectors))
+        iteration = tuple((name, n / vectors) for name, n in (*counts, ("branch", 1)))
+        return Body(text, (*edges, ("alu", alu)), BodyLoop("depth", 128 // size, iteration))
+    iteration = (*count_vector_operations(_format_bit_packed_products(form, rows, columns)), ("branch", 1.0))
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))
 
 
@@ -352,12 +376,13 @@ def _build_row_product_body(depth: int) -> Body:
     vectors = depth // LANES
     kept = vectors if vectors <= _ARM_MVE_ROWS_WEIGHTS else _AGAIN
     lines = [_format_row_vector_load(k, k) for k in range(kept)]
-    lines += ["dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8"]
+    products = []
     for total in _PAIR:
         for k in range(vectors):
             again = [] if k < kept else [_format_row_vector_load(k, _AGAIN)]
             product = f"vmladava.s8 %[{total}], q{_AGAIN if again else k}, q{_ARM_MVE_ROWS_WEIGHTS}"
-            lines += [*again, f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, [%[b]], #{LANES}", product]
+            products += [*again, f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, [%[b]], #{LANES}", product]
+    lines += ["dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8", *products]
     lines += ["strd %[c0], %[c1], [%[sums]], #8", "le lr, 0b"]
     clobbers = ", ".join(f'"q{n}"' for n in range(_ARM_MVE_ROWS_WEIGHTS + 1))
     text = "\n".join(
@@ -372,9 +397,8 @@ def _build_row_product_body(depth: int) -> Body:
             f'    : "memory", {clobbers});',
         )
     )
-    loads = len(_PAIR) * (2 * vectors - kept)
-    iteration = (("load", 1), ("paired", 1), ("store", 1), ("vector_load", loads), ("vector", len(_PAIR) * vectors))
-    loop = BodyLoop("columns", len(_PAIR), (*iteration, ("branch", 1)))
+    iteration = (("load", 1), ("paired", 1), ("store", 1), *count_vector_operations(products), ("branch", 1))
+    loop = BodyLoop("columns", len(_PAIR), iteration)
     return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
@@ -428,9 +452,7 @@ def _build_rows_product_body(rows: int, depth: int) -> Body:
         ]
         outputs += [f'[c{r}] "=&r"(c{r})', f'[a{r}] "+r"(a{r})', f'[s{r}] "+r"(s{r})']
     text += _format_assembly_statement_lines(lines, outputs, [])
-    counts = (
-        ("vector_load", len(loads)), ("vector", 2 * rows * vectors), ("store", rows), ("paired", rows), ("branch", 1)
-    )  # fmt: skip
+    counts = (*count_vector_operations(iteration), ("store", rows), ("paired", rows), ("branch", 1))
     return Body(
         "\n".join(text), (("vector_load", len(first_row)), ("alu", 3 + 2 * rows)), BodyLoop("columns", 2, counts)
     )
@@ -573,10 +595,9 @@ def _build_bodies(rows: int) -> Iterator[tuple[str, Body]]:
 
     All registers are fixed, because compilers would else report that they have run out of registers."""
     operations = tuple(_list_operations(rows))
-    loop = ("dls lr, lr", "0:", *order_operations(operations, PIPELINE, _VECTOR_REGISTERS).lines, "le lr, 0b")
-    names = [operation.type_ for operation in operations]
-    loads, stores = names.count("load"), names.count("store")
-    counts = (("vector_load", loads), ("vector_store", stores), ("vector", len(names) - loads - stores), ("branch", 1))
+    order = order_operations(operations, PIPELINE, _VECTOR_REGISTERS)
+    loop = ("dls lr, lr", "0:", *order.lines, "le lr, 0b")
+    counts = (*count_vector_operations(order.lines), ("branch", 1))
     clobbers = ", ".join(f'"{name}"' for name in ("memory", *_VECTOR_REGISTERS))
     for suffix, (c_type, words) in _DTYPES.items():
         pointers = {"addend": ("const int32_t", "r3", "addend"), "multiplier": ("const int32_t", "r8", "multiplier")}

@@ -367,6 +367,8 @@ class LoopBody:
             steps = len({pointer_step(p, var) for p in indexed}) + len(moving) - len(indexed)
         else:
             steps = sum(not self._is_post_incremented(p, core.advance) for p in moving)
+        if core.has("counted") and not self.loops:
+            return {"alu": steps, "branch": 1}
         counter = int(self.counted or not moving or bool(self.looked_up))
         test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
         return {"alu": steps + counter + test, "branch": 1, "taken": 1}

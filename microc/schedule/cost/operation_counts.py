@@ -191,7 +191,7 @@ class Selector:
         iteration, runs = self._intrinsic_loop(expr.name, expr.args)
         return (runs - 1) * sum(n for kind, n in iteration if kind not in SILENT)
 
-    def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
+    def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, float], ...], int]:
         """Return (operations of one iteration, number of iterations) of the loop in the C body of an intrinsic.
         Without a loop, return no operations and 1."""
         body = self._body_of_intrinsic(name)
