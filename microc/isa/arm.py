@@ -171,8 +171,11 @@ ARM_HALF = InstructionSet(
 # ---- Arm's Cortex-M cores.
 
 _LOADS = {
-    "load": 1.6, "paired": 1.0, "store": 1.2, "taken": 2.0, "divide": 6.0, "float_load": 1.6, "float_divide": 14.0
+    "load": 1.8, "paired": 1.0, "store": 1.1, "taken": 2.0, "divide": 6.0, "float_load": 1.8, "float_fma": 3.0,
+    "float_divide": 14.0
 }  # fmt: skip
+"""Cycles of Cortex-M3, M4 and M33 by Arm's manuals: a load takes two, one of which a load or store behind it saves, and a branch
+that jumps refills the pipeline."""
 
 _STARTS = {"smlad": "smuad", "smlabb": "smulbb", "smlabt": "smulbt", "smlatb": "smultb", "smlatt": "smultt"}
 _M7_PIPELINE = Pipeline(
@@ -209,11 +212,7 @@ _M55_CYCLES = {
 unit. The prices contain the overlaps of the code that gcc makes of C; ``joint`` takes off those that an asm statement has
 beyond these. LE takes no cycle. Fitted to LLVM's model of 102 kernels of eight networks
 (``benchmarks/maintain/cost_model.py --cycles``): the error is 4 % in the median, at most 13 % for nine of ten."""
-_M7_CYCLES = {
-    "taken": 0.5, "divide": 6.0, "float": 1.5, "float_multiply": 1.5, "float_load": 3.0, "float_divide": 14.0, "joint": -1.0
-}  # fmt: skip
-"""Cycles of Cortex-M7. A product waits for a float that is loaded just before it, and gcc keeps that order; sums and products of
-floats wait for each other where there are few. Prices of floats are fitted to LLVM's model of six networks."""
+_M7_CYCLES = {"taken": 0.5, "divide": 6.0, "float_divide": 14.0, "joint": -1.0}
 
 _WIDE = frozenset({"shifted", "accumulated", "predicated"})
 """Instruction forms of Thumb-2, from :data:`microc.isa.instruction_set.FORMS`."""

@@ -403,7 +403,7 @@ class Costs:
     """Costs of a core, in instructions and cycles.
 
     Operations are counted by type: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``,
-    ``multiply_long``, ``divide``, ``branch`` (executed), ``float``, ``float_move``, ``float_multiply``,
+    ``multiply_long``, ``divide``, ``branch`` (executed), ``float``, ``float_move``, ``float_multiply``, ``float_fma``,
     ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``, ``vector_store``, and ``call_*`` for
     library functions. Three types cost cycles, but no instruction: ``taken`` (a branch that jumps), ``paired`` (the
     second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash). ``joint`` (two

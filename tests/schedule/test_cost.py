@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 
 from microc.errors import InternalError
+from microc.isa.mve.arm_mve import ARM_MVE
+from microc.isa.mve.arm_mve_products import PRODUCT_BODIES, count_vector_operations
+from microc.isa.vocabulary.matrix_products import product_name
 from microc.schedule.choose import choose_schedule, constant_bytes
 from microc.schedule.cost.cost_model import CALL, Cost, condition_probability, estimate
 from microc.schedule.cost.register_pressure import CONSTANT, RegisterEvent, allocate_registers
@@ -207,6 +210,54 @@ def test_the_loop_of_an_instruction_runs_often_and_is_printed_once() -> None:
     few, many = product(8), product(64)
     assert 7 < (many.instructions - CALL) / (few.instructions - CALL) < 8
     assert many.code_bytes == few.code_bytes < 200
+
+
+def test_neighbours_of_different_units_overlap_on_mve() -> None:
+    """Six products of five vectors: each load and product but one overlaps with the instruction before it."""
+    load, product = "vldrb.8 q{}, [%[a]], #16", "vmladava.s8 %[c], q0, q{}"
+    alternating = [line.format(k) for k in range(3) for line in (load, product)]
+    assert dict(count_vector_operations(alternating)) == {"vector_load": 3, "vector": 3, "joint": 6}
+    assert dict(count_vector_operations(sorted(alternating))) == {"vector_load": 3, "vector": 3, "joint": 2}
+    assert dict(count_vector_operations(["vldrb.8 q0, [%[a]]", "strd r0, r1, [r2]"])) == {"vector_load": 1}
+    tile = PRODUCT_BODIES[product_name("int8", "int8", 3, 2)].loop
+    assert tile is not None
+    counts = dict(tile.operations_per_iteration)
+    assert (counts["vector_load"], counts["vector"], counts["branch"]) == (5, 6, 0.25)
+    assert counts["joint"] > 9
+
+
+def test_vectors_are_priced_as_vectors_and_a_predicate_crosses_to_a_general_register() -> None:
+    def operations(name: str) -> dict[str, int]:
+        return dict(ARM_MVE.bodies[name].operations)
+
+    assert operations("add_i32x4") == operations("mac_n_i32x4") == {"vector": 1}
+    assert operations("load_i8_i32x4") == {"vector_load": 1}
+    assert operations("store_saturated_i8_i32x4") == {"vector": 2, "vector_store": 1}
+    assert operations("select_gt_i32x4") == {"vector": 2, "alu": 3}
+    assert operations("store_i32_i32x4_first") == {"vector_store": 1, "alu": 2}
+
+
+def test_an_innermost_loop_is_counted_by_one_instruction_on_armv8_1m() -> None:
+    inner, outer = loop(DATA[Y]), ir.loops([(X, 64), (Y, 2)], ir.Store(OUT, (Y,), DATA[X]))
+    assert cost(inner).instructions - cost(inner, "cortex-m55").instructions == 64
+    nested = ir.PrimFunc("f", (DATA, OUT), outer)
+    assert cost(nested, "cortex-m55").operations["taken"] > 0  # of the outer loop
+
+
+def test_an_extension_takes_two_instructions_without_zbb() -> None:
+    def instructions(dtype: str, cpu: str) -> float:
+        return cost(loop(ir.cast("int32", ir.cast(dtype, DATA[Y] + 1))), cpu).instructions
+
+    for dtype, more in (("int8", 64), ("int16", 64), ("uint16", 64), ("uint8", 0)):
+        assert instructions(dtype, "rv32imac") - instructions(dtype, "rv32imac_zba_zbb") == more
+
+
+def test_equal_floats_of_a_value_are_computed_once() -> None:
+    data, out = ir.Buffer("data", (64,), "float32"), ir.Buffer("out", (64,), "float32")
+    shared = data[Y] * data[Y]
+    func = ir.PrimFunc("f", (data, out), ir.loops([(Y, 64)], ir.Store(out, (Y,), shared + shared * shared)))
+    assert cost(func).operations["float_multiply"] == 2 * 64
+    assert cost(func).operations["float_load"] == 64
 
 
 def test_two_words_at_once_reach_less_far_than_one() -> None:

@@ -139,7 +139,7 @@ class Selector:
         """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
-        counts = self.count(value)
+        counts = self.count_shared(value) if dtypes.is_float(value.dtype) else self.count(value)
         if buffer.scope == "register":
             return counts
         if self._is_in_fpu(buffer.dtype):
@@ -204,7 +204,7 @@ class Selector:
     def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""
         if self._is_in_fpu(dtype) and (name == "fabs" or (name == "fma" and self.target.has("fma"))):
-            return {"float": 1}
+            return {"float_fma" if name == "fma" else "float": 1}
         own = f"call_{name}"
         return {own if own in self.core.lengths else "call_math": 1}
 
