@@ -21,7 +21,6 @@ exit meaning
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -259,12 +258,14 @@ def similar_files_hint(path: Path) -> str:
     empty if no name is similar."""
     import difflib
 
+    from microc.base.operating_system import quote_argument
+
     try:
         names = [each.name for each in islice(path.parent.iterdir(), MOST_FILES) if not each.name.startswith(".")]
     except OSError:
         return ""
     close = difflib.get_close_matches(path.name[:LONGEST], names, n=NEAREST)
-    return f"did you mean {' or '.join(shlex.quote(str(path.parent / name)) for name in close)}?" if close else ""
+    return f"did you mean {' or '.join(quote_argument(str(path.parent / name)) for name in close)}?" if close else ""
 
 
 def known_names_hint(requested_name: str, known_names: Iterable[str], plural_noun: str) -> str:

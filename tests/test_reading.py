@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from microc.base import file_access
-from microc.base.file_access import distrust_reason, open_regular_file, parse_toml, read_bytes, read_text
+from microc.base import operating_system
+from microc.base.file_access import open_regular_file, parse_toml, read_bytes, read_text
+from microc.base.operating_system import distrust_reason
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs pipes, modes and owners")
 
@@ -115,7 +116,7 @@ def test_owners_and_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert str(away) in distrust_reason(path), "the folder of what a link names counts"
     os.chmod(away, 0o755)
     assert distrust_reason(path) == ""
-    monkeypatch.setattr(file_access, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
+    monkeypatch.setattr(operating_system, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
     assert "belongs to" in distrust_reason(path) and "the user is" in distrust_reason(path)
 
 
@@ -124,9 +125,9 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "x"
     path.write_text("")
     os.chmod(path, 0o664)
-    monkeypatch.setattr(file_access, "_private_group_write_bit", lambda _: stat.S_IWGRP)
+    monkeypatch.setattr(operating_system, "_private_group_write_bit", lambda _: stat.S_IWGRP)
     assert distrust_reason(path) == ""
-    monkeypatch.setattr(file_access, "_private_group_write_bit", lambda _: 0)
+    monkeypatch.setattr(operating_system, "_private_group_write_bit", lambda _: 0)
     assert "others than its owner" in distrust_reason(path)
 
 
@@ -134,11 +135,11 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert file_access._trusted_users() == {0, 1234}
+    assert operating_system._trusted_users() == {0, 1234}
     monkeypatch.setattr(os, "getuid", lambda: 77)
-    assert file_access._trusted_users() == {0, 77}, "nobody but root has called sudo"
+    assert operating_system._trusted_users() == {0, 77}, "nobody but root has called sudo"
     monkeypatch.setenv("SUDO_UID", "all")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert file_access._trusted_users() == {0}
+    assert operating_system._trusted_users() == {0}
     monkeypatch.delattr(os, "getuid")
     assert distrust_reason(Path("/nowhere")) == "", "Windows has no such owners"

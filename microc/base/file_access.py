@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of the folders that come with the package, and reading of untrusted files with a size limit."""
+"""Paths of the folders that come with the package, reading of untrusted files with a size limit, and writing of text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def runtime_c_folder() -> Path:
     return _package_data_folder("runtime_c")
 
 
-# ---- Opening files from others: only regular files, of bounded size, and of a trusted owner if the user did not name them.
+# ---- Opening files from others: only regular files, of bounded size, and of a trusted owner if the user did not name them
+# (:func:`microc.base.operating_system.distrust_reason`).
 #
 # A pipe, a device or a socket with the name of a file could block a command, or feed it endlessly. Each refusal is an OSError
 # whose ``strerror`` is a sentence, so that callers report it in the same way as a missing file.
@@ -58,8 +59,6 @@ _MAX_KEY_PARTS = 64
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS}}}"""  # also in a string: none needs it
 )
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_ROOT = 0
 
 
 def open_regular_file(path: str | Path) -> BinaryIO:
@@ -118,6 +117,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("a number has thousands of digits") from None
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8. Its line ends are those of ``text``, so that every system writes the same bytes."""
+    path.write_bytes(text.encode("utf-8"))
+
+
 def _check_is_regular_file(file_mode: int, path: str | Path) -> None:
     """Raise OSError unless ``file_mode`` is the mode of a regular file."""
     if stat.S_ISDIR(file_mode):
@@ -130,64 +134,3 @@ def is_trusted(folder: Path) -> bool:
     """Test whether the environment variable ``MICROC_TRUST`` contains this folder."""
     named = os.environ.get(TRUST, "").split(os.pathsep)
     return any(candidate and Path(candidate).resolve() == folder.resolve() for candidate in named)
-
-
-def distrust_reason(path: Path) -> str:
-    """Return the reason why a file is not trusted, as a clause for error messages; an empty string if it is trusted.
-
-    It applies to files that are read although the user did not name them.
-
-    A file is trusted by the rule of git's ``safe.directory``: its owner is the user or root, and nobody else can
-    write to it. The rule applies to the file, to the target of a symbolic link, and to the folders of both. A folder
-    with the sticky bit may be writable by others, because they cannot replace files of another owner in it. Under
-    ``sudo`` the user who called it counts as the user. On systems without file owners (Windows) every file is
-    trusted."""
-    if not hasattr(os, "getuid"):
-        return ""
-    users = _trusted_users()
-    for candidate in dict.fromkeys((path, path.resolve())):
-        for inspected, state in ((candidate, candidate.lstat()), (candidate.parent, candidate.parent.stat())):
-            if state.st_uid not in users:
-                return f"{inspected} belongs to {_login_name(state.st_uid)}, and the user is {_login_name(os.getuid())}"
-            sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
-            if (
-                state.st_mode & _OTHERS_WRITE & ~_private_group_write_bit(state)
-                and not sticky
-                and not stat.S_ISLNK(state.st_mode)
-            ):
-                return f"others than its owner may write {inspected}"
-    return ""
-
-
-def _trusted_users() -> frozenset[int]:
-    """Return the numeric ids of the trusted users: the user, root, and the user who called ``sudo``."""
-    sudo_uid = os.environ.get("SUDO_UID", "")
-    sudo = {int(sudo_uid)} if os.getuid() == _ROOT and sudo_uid.isdecimal() else set()
-    return frozenset({os.getuid(), _ROOT, *sudo})
-
-
-def _private_group_write_bit(file_status: os.stat_result) -> int:
-    """Return the group-write bit of a file's mode if the file's owner is the only member of the file's group, else 0.
-
-    Many systems create such a group for each user (umask 002). The bit then permits nobody else to write."""
-    import grp
-    import pwd
-
-    try:
-        group, owner = grp.getgrgid(file_status.st_gid), pwd.getpwuid(file_status.st_uid)
-    except KeyError:
-        return 0
-    alone = (
-        owner.pw_gid == file_status.st_gid and set(group.gr_mem) <= {owner.pw_name} and group.gr_name == owner.pw_name
-    )
-    return stat.S_IWGRP if alone else 0
-
-
-def _login_name(user_id: int) -> str:
-    """Return the login name of a user id."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except KeyError:  # of another machine, or a container's
-        return f"user {user_id}"

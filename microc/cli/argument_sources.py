@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from microc import __version__
+from microc.base.operating_system import quote_argument
 from microc.cli import show
 from microc.cli.declared.board_commands import BenchArguments, VerifyArguments
 from microc.cli.declared.declarations import (
@@ -162,7 +162,7 @@ def _only_model_of_config(config: Config) -> Path:
         raise UsageError(
             f"microc.toml names {len(models)} models, expected one",
             where=str(config.path),
-            hint=f"give the file of one: {shlex.quote(str(models[0]))}",
+            hint=f"give the file of one: {quote_argument(str(models[0]))}",
         )
     return models[0]
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from microc.base.operating_system import join_arguments
 from microc.cli import show
 from microc.cli.declared.board_commands import (
     BoardsArguments,
@@ -239,14 +239,14 @@ def run_doctor_command(arguments: DoctorArguments) -> show.Answer:
     findings = find_tools(arguments.board)
     commands = list_install_commands(findings)
     if commands and arguments.yes:
-        show.print_note(show.render(document(Shell(tuple(map(shlex.join, commands)), is_chain=True))))
+        show.print_note(show.render(document(Shell(tuple(map(join_arguments, commands)), is_chain=True))))
         run_install_commands(commands)
         # Look again: what is printed, and the exit code, must describe the state after the installation.
         findings = find_tools(arguments.board)
         commands = list_install_commands(findings)
     missing = [f for f in findings if f.missing]
     incomplete = any(f.essential for f in missing)
-    lines = tuple(map(shlex.join, commands))
+    lines = tuple(map(join_arguments, commands))
     data = {
         "tools": [asdict(f) for f in findings],
         "install": list(lines),

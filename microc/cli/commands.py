@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microc.base.operating_system import join_arguments, quote_argument
 from microc.cli import show
 from microc.cli.declared.board_commands import BuildArguments, FlashArguments
 from microc.cli.declared.model_commands import CheckArguments, CompileCommandArguments, ImportArguments
@@ -40,8 +40,8 @@ def next_command_rows(arguments: CompileCommandArguments, folder: Path, board: s
     """Return summary rows with the commands that the user may run next.
 
     These commands build and verify the project in ``folder``, and export the network for the user's own firmware."""
-    folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
-    board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    folder_word, model = quote_argument(str(folder)), quote_argument(str(arguments.models[0]))
+    board_flag = f" --board {quote_argument(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {folder_word}"
     if arguments.options.get("relocatable"):
         if not folder.is_dir():
@@ -388,5 +388,5 @@ def run_flash_command(arguments: FlashArguments) -> show.Answer:
             "dry_run": arguments.dry_run,
             "answered": answered,
         },
-        document(Shell(tuple(map(shlex.join, commands)), note=note)),
+        document(Shell(tuple(map(join_arguments, commands)), note=note)),
     )

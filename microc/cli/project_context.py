@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microc.base.file_access import write_text
+from microc.base.operating_system import quote_argument
 from microc.cli import show
 from microc.cli.declared.board_commands import RunArguments
 from microc.cli.declared.declarations import Arguments, DeviceArguments, InputArguments, SerialArguments
@@ -65,7 +66,7 @@ def write_text_file(path: Path, text: str) -> None:
     from microc.codegen.output_files import replace_atomically
 
     with replace_atomically(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        write_text(temporary, text)
 
 
 # ---- Compilation, for commands that need a C project.
@@ -121,7 +122,7 @@ def network_names(models: Sequence[Path], options: Mapping[str, Any]) -> tuple[s
             raise UsageError(
                 f"{first} and {model} would both be called {name!r}, expected different names",
                 hint="rename a file, whose name becomes the network's: "
-                f"cp {shlex.quote(str(model))} {find_unused_path(model)}",
+                f"cp {quote_argument(str(model))} {find_unused_path(model)}",
             )
     return tuple(models_by_name)
 

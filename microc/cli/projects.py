@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from microc.base.operating_system import quote_argument
 from microc.cli import show
 from microc.cli.declared.board_commands import DemoArguments, LoadArguments
 from microc.cli.declared.model_commands import ExportArguments, NewArguments
@@ -42,7 +42,7 @@ def run_new_command(arguments: NewArguments) -> show.Answer:
     files = write_new_project(folder, arguments.model, board, arguments.command_line_options)
     if report_progress is not None:
         report_progress("written", 1, 2)
-    steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
+    steps = [f"cd {quote_argument(str(folder))}", "microc build", "microc run"]
     if board != "host":
         steps.insert(2, "microc flash")
     lines = prose(f"{folder}: {', '.join(files)}", f"next: {' && '.join(steps)}")

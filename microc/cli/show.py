@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
+from microc.base.operating_system import has_control_sequences
 from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
 from microc.document.blocks import Document, Table, numbers, table
 from microc.document.blocks import format_capacity_use as format_capacity_use
@@ -86,7 +87,7 @@ def print_error(error: MicrocError) -> None:
 
     Colours are not used if the environment variable NO_COLOR is set, or if TERM is ``dumb``."""
     text = _wrap_error_message(str(error)) + "\n"
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+    if not os.environ.get("NO_COLOR") and has_control_sequences(sys.stderr):
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
     write_trusted_control_sequence(text)

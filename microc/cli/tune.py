@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microc.base.operating_system import has_control_sequences, quote_argument
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.declared.model_commands import TuneArguments
 from microc.cli.project_context import write_text_file
@@ -91,10 +91,10 @@ def _repeat_command(record: Record, path: Path) -> str:
     """Return the ``microc tune`` command that measures a tuning record again."""
     from microc.compiler.tuned.records import FROM_RAM
 
-    board = shlex.quote(record.board.removesuffix(FROM_RAM))
+    board = quote_argument(record.board.removesuffix(FROM_RAM))
     where = f"--target {record.cpu}" if record.board == "host" else f"--board {board}"
-    external = f" --external {shlex.quote(record.algorithm)}=PATH" if record.theirs else ""
-    return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
+    external = f" --external {quote_argument(record.algorithm)}=PATH" if record.theirs else ""
+    return f"microc tune MODEL {where}{external} --records {quote_argument(str(path))} --repeat {record.id}"
 
 
 def measure_record_again(arguments: TuneArguments) -> show.Answer:
@@ -197,7 +197,7 @@ def progress_watcher(arguments: TuneArguments) -> Iterator[Watcher | None]:
         yield _print_event_json
     elif arguments.quiet:
         yield None
-    elif sys.stderr.isatty():
+    elif has_control_sequences(sys.stderr):
         with _live_table() as watcher:
             yield watcher
     else:

@@ -12,14 +12,11 @@ writer removes it, or renames it back to the target if it is an old folder whose
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import secrets
-import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from microc.base.file_access import read_bytes
+from microc.base.operating_system import exchange_folders, is_own, lock_path, quote_argument, release_lock
 from microc.errors import OutputError
 
 _NEW, _OLD = ".microc-new", ".microc-old"
@@ -39,10 +37,6 @@ NAME_PREFIX_LENGTH = 40
 of names."""
 ABANDONED_SECONDS = 24 * 3600.0
 """Age in seconds from which a temporary sibling counts as abandoned on systems without file locks."""
-_EXCHANGE_FLAG = 2
-"""Value of the flag RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS, which makes a rename exchange two paths."""
-_AT_CURRENT_FOLDER = -100
-"""Value of AT_FDCWD of Linux, with which relative paths begin at the current folder."""
 
 
 @contextmanager
@@ -56,7 +50,7 @@ def replace_atomically(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
         temporary.open("xb").close()  # with the user's default permissions; mkstemp would restrict them
-        lock = _lock_path(
+        lock = lock_path(
             temporary
         )  # if another writer removes the unlocked file first, it is created again when written
     except OSError as error:
@@ -67,7 +61,7 @@ def replace_atomically(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritable_error(target, error) from error
     finally:
-        _release_lock(lock)
+        release_lock(lock)
         temporary.unlink(missing_ok=True)
 
 
@@ -105,9 +99,9 @@ def _remove_leftover(leftover: Path, original: Path | None) -> None:
     It is renamed if ``original`` is not None and does not exist. Leftovers of other users are kept, and so are leftovers
     younger than :data:`ABANDONED_SECONDS` that cannot be locked. BlockingIOError if the writer still holds the lock."""
     state = leftover.lstat()
-    if hasattr(os, "getuid") and state.st_uid != os.getuid():
+    if not is_own(state):
         return
-    lock = None if leftover.is_symlink() else _lock_path(leftover)  # BlockingIOError if its writer still runs
+    lock = None if leftover.is_symlink() else lock_path(leftover)  # BlockingIOError if its writer still runs
     if lock is None and time.time() - state.st_mtime < ABANDONED_SECONDS:
         return
     try:
@@ -118,33 +112,7 @@ def _remove_leftover(leftover: Path, original: Path | None) -> None:
         else:
             leftover.unlink(missing_ok=True)
     finally:
-        _release_lock(lock)
-
-
-def _lock_path(path: Path) -> int | None:
-    """Lock a file or folder until :func:`_release_lock` or the end of this process, and return the lock's file descriptor.
-
-    None if the system has no locks; BlockingIOError if another process holds the lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, whose open files cannot be renamed
-        return None
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _release_lock(lock: int | None) -> None:
-    """Release a lock by closing its file descriptor. None: there is no lock."""
-    if lock is not None:
-        os.close(lock)
+        release_lock(lock)
 
 
 def unwritable_error(target: Path, error: OSError, option: str = "-o") -> OutputError:
@@ -169,7 +137,7 @@ def find_unused_path(target: Path) -> str:
     parent = parents[-1].parent if parents else target.parent
     parent = parent if os.access(parent, os.W_OK) or not parent.exists() else Path()
     names = (f"{target.stem}{number}{target.suffix}" for number in ("", *range(2, MAX_CANDIDATES)))
-    return shlex.quote(str(parent / next((n for n in names if not (parent / n).exists()), target.name)))
+    return quote_argument(str(parent / next((n for n in names if not (parent / n).exists()), target.name)))
 
 
 PROJECT_MARKER = "manifest.json"
@@ -213,7 +181,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
     except OSError as error:
         raise unwritable_error(folder, error, option) from error
     finally:
-        _release_lock(lock)
+        release_lock(lock)
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -223,11 +191,11 @@ def _create_locked_folder(folder: Path) -> int | None:
     The folder gets its final name after it was locked. Under that name, an unlocked folder would look abandoned to another
     writer."""
     unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    lock = _lock_path(unlocked)
+    lock = lock_path(unlocked)
     try:
         os.rename(unlocked, folder)
     except OSError:
-        _release_lock(lock)
+        release_lock(lock)
         unlocked.rmdir()
         raise
     return lock
@@ -237,8 +205,8 @@ def _move_into_place(new_folder: Path, folder: Path) -> None:
     """Rename ``new_folder`` to ``folder``. The old ``folder``, if it exists, gets the path ``new_folder`` or is deleted."""
     if not folder.exists():
         os.rename(new_folder, folder)
-    elif not _exchange_folders(new_folder, folder):
-        old, lock = _temporary_sibling(folder, _OLD), _lock_path(folder)
+    elif not exchange_folders(new_folder, folder):
+        old, lock = _temporary_sibling(folder, _OLD), lock_path(folder)
         try:
             os.rename(folder, old)
             try:
@@ -248,18 +216,7 @@ def _move_into_place(new_folder: Path, folder: Path) -> None:
                 raise
             shutil.rmtree(old, ignore_errors=True)
         finally:
-            _release_lock(lock)
-
-
-def _exchange_folders(first: Path, second: Path) -> bool:
-    """Exchange the paths of two folders in one system call. Return False if the system or the file system cannot."""
-    library = ctypes.CDLL(None) if os.name == "posix" else None
-    names = os.fsencode(first), os.fsencode(second)
-    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
-        return library.renamex_np(*names, _EXCHANGE_FLAG) == 0  # type: ignore[union-attr, no-any-return]
-    if hasattr(library, "renameat2"):
-        return library.renameat2(_AT_CURRENT_FOLDER, names[0], _AT_CURRENT_FOLDER, names[1], _EXCHANGE_FLAG) == 0  # type: ignore[union-attr, no-any-return]
-    return False
+            release_lock(lock)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -294,7 +251,7 @@ def check_replaceable_folder(folder: Path, marker: str | None = PROJECT_MARKER, 
         raise OutputError(
             f"{folder} is a link to another folder",
             where=str(folder),
-            hint=f"name the folder itself: {option} {shlex.quote(str(folder.resolve()))}",
+            hint=f"name the folder itself: {option} {quote_argument(str(folder.resolve()))}",
         )
     if folder.is_dir() and any(folder.iterdir()) and not _contains_own_marker(folder, marker):
         raise OutputError(

@@ -33,6 +33,7 @@ from microc import __version__
 from microc.base import file_access
 from microc.base.file_access import open_regular_file, read_bytes
 from microc.base.immutable import frozen
+from microc.base.operating_system import is_private, user_cache_folder
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.options import Options
 from microc.errors import OutputError
@@ -67,7 +68,6 @@ _OPTIONS_WITH_USER_CODE = ("plugins", "passes", "instruments", "schedules")
 MAX_CHOICE_BYTES = 16 << 20
 """Size limit of a file of choices in bytes, some 20,000 choices. A larger file is removed and begun again."""
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | sum(getattr(os, n, 0) for n in ("O_BINARY", "O_NONBLOCK"))
-_WRITABLE_BY_OTHERS = 0o022  # mode bits: write permission of the group and of all other users
 
 Files = Mapping[str, str | bytes]
 
@@ -264,23 +264,12 @@ def _cache_folder() -> Path | None:
     if named == "":
         return None
     try:
-        folder = Path(named) if named else _user_cache_folder() / "microc"
+        folder = Path(named) if named else user_cache_folder() / "microc"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
     except (OSError, RuntimeError):  # there is no home folder, or it is not writable
         return None
-    if os.name == "posix" and (state.st_uid != os.getuid() or state.st_mode & _WRITABLE_BY_OTHERS):
-        return None
-    return folder
-
-
-def _user_cache_folder() -> Path:
-    """Return the folder in which the operating system stores the cached files of a user."""
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder if is_private(state) else None
 
 
 def _remove_oldest_entries(folder: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
@@ -20,6 +19,7 @@ from typing import Any
 from microc.base import file_access
 from microc.base.file_access import parse_toml, read_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import list_mount_points
 from microc.codegen.c.identifiers import RESERVED_WORDS
 from microc.codegen.project.firmware import PLUGIN_CORE_KEY
 from microc.device.toolchain import install_hint
@@ -530,19 +530,14 @@ class Runner:
     @property
     def drive(self) -> Path | None:
         """Mount point of the drive that the options name; None if it is not mounted."""
-        return next((folder for folder in _list_mount_point_candidates(self._drive_name) if folder.is_dir()), None)
+        override = os.environ.get("MICROC_DRIVES")
+        name = self._drive_name
+        candidates = [Path(override) / name] if override else list_mount_points(name)
+        return next((folder for folder in candidates if folder.is_dir()), None)
 
     @property
     def _drive_name(self) -> str:
         return " ".join(self.options)
-
-
-def _list_mount_point_candidates(name: str) -> list[Path]:
-    """List the folders in which desktop systems mount a drive, by the drive's name."""
-    user = os.environ.get("USER", "")
-    roots = ["/Volumes"] if sys.platform == "darwin" else [f"/media/{user}", f"/run/media/{user}", "/media", "/mnt"]
-    override = os.environ.get("MICROC_DRIVES")
-    return [Path(root) / name for root in ([override] if override else roots)]
 
 
 def list_runners() -> tuple[str, ...]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from microc.base.operating_system import is_windows, join_arguments, system_name
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
 from microc.device.toolchain import NPM_FOLDER, host_compiler, install_hint, require_program, run_compiler
@@ -102,6 +102,12 @@ class Emulator:
         Raises UsageError if the image is missing, ToolError if the emulator does not start."""
         if elf is not None and not elf.is_file():
             raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
+        if is_windows():
+            raise ToolError(
+                f"emulated boards need Linux or macOS; got {system_name()}",
+                where=self.board.name,
+                hint="run this command in WSL, or use a board on a serial port: --port COM3",
+            )
         table = _require_emulator_table(self.board)
         program = require_program(table["argv"][0])
         self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
@@ -288,7 +294,7 @@ def make_simulator_address(board: Board, elf: Path) -> str:
         raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
     command = _require_simulator(table["argv"][0], table.get("install", ""))
     arguments = [argument.replace(ELF, str(elf.resolve())) for argument in table["argv"][1:]]
-    return "pipe:" + shlex.join([*command, *arguments])
+    return "pipe:" + join_arguments([*command, *arguments])
 
 
 def find_program_or_simulator(name: str) -> tuple[str, ...]:
@@ -343,7 +349,12 @@ def _npm_root() -> Path | None:
         return None
     try:
         result = subprocess.run(
-            [npm, "root", "--global"], capture_output=True, text=True, timeout=_NPM_SECONDS, check=True
+            [npm, "root", "--global"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_NPM_SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from microc.base.file_access import open_regular_file
+from microc.base.file_access import open_regular_file, write_text
+from microc.base.operating_system import example_serial_port
 from microc.codegen.output_files import replace_atomically
 from microc.device.board_info import make_printable
 from microc.device.boards import Runner, list_runners_of_board, select_runner
@@ -234,7 +235,7 @@ def _flash_hardware(
 
     ``port``: the serial port, or empty. ``extra_arguments``: added to the first command."""
     if runner.has_placeholder("port") and not port:
-        hint = "name it: --port /dev/ttyACM0; `microc ports` lists those of this machine"
+        hint = f"name it: --port {example_serial_port()}; `microc ports` lists those of this machine"
         raise UsageError(f"port: got none, expected the board's serial port for runner {runner.name}", hint=hint)
     for suffix in FORMATS:
         if runner.has_placeholder(suffix):
@@ -243,7 +244,7 @@ def _flash_hardware(
     if runner.commands:
         lines = (fill_placeholders(line, files) for line in runner.commands)
         with replace_atomically(Path(files["commands"])) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write_text(temporary, "\n".join(lines) + "\n")
     commands = _fill_runner_commands(runner, files, extra_arguments)
     for command in commands:
         _run_flashing_command(command, runner)

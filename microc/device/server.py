@@ -48,6 +48,8 @@ _BUSY_SECONDS = 0.3
 """Time that a client waits for the one before to end, whose last bytes and end of connection may still have to be read."""
 _SEND_SECONDS = 10.0
 """Time in which a client must take the board's answer, as long as a write to a board may take."""
+_SELECT_SECONDS = 1.0
+"""Longest wait of the main thread: on Windows, Ctrl-C does not end it earlier."""
 _POLL_SECONDS = 0.1
 """Longest wait of the second thread for the board, after which it checks whether the line was closed."""
 
@@ -142,7 +144,7 @@ class BoardServer:
             deadlines += [session.last_byte + self._idle_seconds] if session else []
             deadlines += [self._next.deadline] if self._next else []
             wait = min(deadlines) - now
-            ready = select.select(connections, [], [], None if wait == inf else max(0.0, wait))[0]
+            ready = select.select(connections, [], [], max(0.0, min(wait, _SELECT_SECONDS)))[0]
             if session is not None and session.connection in ready:
                 self._carry_to_board(session)
             if self._session is None and self._next is not None:

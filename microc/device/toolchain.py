@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from microc.base.file_access import open_regular_file
+from microc.base.file_access import open_regular_file, write_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import (
+    MACOS,
+    is_administrator,
+    is_windows,
+    make_names,
+    position_independent_flags,
+    shared_library_flags,
+    system_name,
+)
 from microc.codegen.project.firmware import webassembly_options
 from microc.errors import ToolError, UsageError
 from microc.isa import ALIASES, CORES, FAMILIES
@@ -92,16 +102,16 @@ _INSTALL: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "npm": ("npm", "install", "--global", "--prefix", sys.prefix),
     }
 )
-NPM_FOLDER = Path(sys.prefix) if sys.platform == "win32" else Path(sys.prefix, "lib")
+NPM_FOLDER = Path(sys.prefix) if is_windows() else Path(sys.prefix, "lib")
 """Folder below which npm installs with the prefix of this Python environment: no administrator is needed."""
 _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", "fedora": "dnf", "rhel": "dnf"})
 
 
 def find_package_manager() -> str:
     """Return the name of this computer's package manager; empty if it is none of those in :data:`PACKAGES`."""
-    if sys.platform == "darwin":
+    if system_name() == MACOS:
         return "brew"
-    if sys.platform == "win32":
+    if is_windows():
         return "choco" if shutil.which("choco") and not shutil.which("winget") else "winget"
     try:
         release = platform.freedesktop_os_release()
@@ -123,7 +133,7 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     if not packages:
         return for_node
     refresh = (("apt-get", "update"),) if package_manager == "apt" else ()
-    root = package_manager not in ("apt", "dnf") or os.geteuid() == 0 or not shutil.which("sudo")
+    root = package_manager not in ("apt", "dnf") or is_administrator() or not shutil.which("sudo")
     commands = (*refresh, (*_INSTALL[package_manager], *packages))
     return (*(command if root else ("sudo", *command) for command in commands), *for_node)
 
@@ -235,7 +245,9 @@ def find_compiler(board: Board) -> Compiler:
     prefix = board.raw["build"]["prefix"]
     program = require_program(prefix + "gcc") if prefix else host_compiler()
     try:
-        result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+        result = subprocess.run(
+            [program, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolError(f"the compiler does not answer --version: {error}", where=program) from error
     return Compiler(program, result.stdout.partition("\n")[0])
@@ -256,7 +268,7 @@ def host_compiler() -> str:
 
 def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
     """Run ``make ARGS`` in a project folder. Raises ToolError with the last lines of the output if it fails."""
-    program = require_program("make")
+    program = next(filter(None, map(shutil.which, make_names())), None) or require_program("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
     }
@@ -266,7 +278,7 @@ def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         check=False,
     )
@@ -279,18 +291,71 @@ def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
 
 
 def read_linked_sizes(elf: Path) -> LinkedSizes:
-    """Read the memory sizes of a linked ELF file, its sections and its symbols. Raises ToolError if it is missing or no
-    ELF."""
+    """Read the memory sizes of a linked ELF file, its sections and its symbols.
+
+    Programs for this computer may be those of Windows (PE) or macOS (Mach-O, of 64 bits), whose symbols have no sizes and are
+    not listed. Raises ToolError if the file is missing or none of these."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with open_regular_file(elf) as stream:
+            magic = stream.read(4)
+            if magic[:2] == _PE_MAGIC or magic == _MACH_O_MAGIC:
+                data = magic + stream.read(_MAX_HEADER_BYTES)
+                return _sum_pe_sections(data) if magic[:2] == _PE_MAGIC else _sum_mach_o_sections(data)
             return _sum_section_sizes(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
-    except (ELFError, *DAMAGED_ELF) as error:
+    except (ELFError, struct.error, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
+
+
+# Tables of sections: "PE Format" in Microsoft's documentation, <mach-o/loader.h> of macOS. Debug sections are not loaded.
+
+_PE_MAGIC, _MACH_O_MAGIC = b"MZ", b"\xcf\xfa\xed\xfe"
+_MAX_HEADER_BYTES = 1 << 16  # bytes that are read of a PE or Mach-O file; the tables of sections are at its beginning
+_PE_ZEROED, _PE_DISCARDED, _PE_WRITABLE = 0x80, 0x0200_0000, 0x8000_0000  # flags of a section
+_MACH_O_SEGMENT, _MACH_O_WRITABLE, _MACH_O_ZEROED = 0x19, 2, 1  # LC_SEGMENT_64, VM_PROT_WRITE, S_ZEROFILL
+
+
+def _sum_pe_sections(data: bytes) -> LinkedSizes:
+    """Sum the sizes of the sections that Windows loads. Raises ValueError or struct.error for a damaged file."""
+    start: int = struct.unpack_from("<I", data, 0x3C)[0]
+    if data[start : start + 4] != b"PE\0\0":
+        raise ValueError("no PE header")
+    count, optional_header_bytes = struct.unpack_from("<2xH12xH", data, start + 4)
+    sections = []
+    for k in range(count):
+        name, size, flags = struct.unpack_from("<8sI24xI", data, start + 24 + optional_header_bytes + 40 * k)
+        if not flags & _PE_DISCARDED:
+            sections.append((name, size, not flags & _PE_ZEROED, bool(flags & _PE_WRITABLE)))
+    return _sum_host_sections(sections)
+
+
+def _sum_mach_o_sections(data: bytes) -> LinkedSizes:
+    """Sum the sizes of the sections that macOS loads. Raises struct.error for a damaged file."""
+    sections, position = [], 32
+    for _ in range(struct.unpack_from("<I", data, 16)[0]):
+        command, command_bytes = struct.unpack_from("<II", data, position)
+        if command == _MACH_O_SEGMENT:
+            protection, count = struct.unpack_from("<2I", data, position + 60)
+            for k in range(count):
+                name, size, flags = struct.unpack_from("<16s24xQ16xI", data, position + 72 + 80 * k)
+                sections.append((name, size, flags & 0xFF != _MACH_O_ZEROED, bool(protection & _MACH_O_WRITABLE)))
+        position += max(command_bytes, 8)
+    return _sum_host_sections(sections)
+
+
+def _sum_host_sections(sections: Sequence[tuple[bytes, int, bool, bool]]) -> LinkedSizes:
+    """Sum sections of a program for this computer: name, bytes, True if it has content, True if it is writable."""
+    return LinkedSizes(
+        flash=sum(size for _, size, has_content, _ in sections if has_content),
+        static_ram=sum(size for _, size, _, is_writable in sections if is_writable),
+        reserved_stack=0,
+        sections=tuple((name.rstrip(b"\0").decode("ascii", "replace"), size) for name, size, _, _ in sections if size),
+        symbols=(),
+    )
 
 
 def _sum_section_sizes(elf: ELFFile) -> LinkedSizes:
@@ -348,28 +413,28 @@ def compile_library_object(folder: Path, sources: Sequence[Path], target: Path, 
     """Compile C sources into one object file ``target`` for a shared library.
 
     ``flags``: arguments of the compiler, which may differ for other objects of the library."""
-    return _run_host_compiler(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
+    inputs = [*flags, *map(str, sources)]
+    return _run_host_compiler(folder, ("-r", "-nostdlib", *position_independent_flags()), inputs, target)
 
 
 def _compile_and_link_shared_library(folder: Path, inputs: Sequence[str], target: Path) -> Path:
     """Compile and link ``inputs`` (sources, objects, flags) into the shared library ``target``."""
-    return _run_host_compiler(folder, ("-shared",), inputs, target, "-lm")
+    return _run_host_compiler(folder, ("-shared", *shared_library_flags()), inputs, target, "-lm")
 
 
 def _run_host_compiler(
     folder: Path, output_flags: Sequence[str], inputs: Sequence[str], target: Path, *trailing_arguments: str
 ) -> Path:
-    """Run the host's compiler on ``inputs`` (sources, objects, flags) for position-independent code; return ``target``.
+    """Run the host's compiler on ``inputs`` (sources, objects, flags); return ``target``.
 
-    ``output_flags``: flags that select the type of output, such as ``-shared``. ``trailing_arguments``: arguments after
-    the output's name. Raises ToolError if the compiler fails."""
+    ``output_flags``: flags that select the type of output, such as ``-shared``, and of code. ``trailing_arguments``:
+    arguments after the output's name. Raises ToolError if the compiler fails."""
     run_compiler(
         (
             host_compiler(),
             "-std=c99",
             "-O2",
             *output_flags,
-            "-fPIC",
             "-pthread",
             f"-I{folder}",
             *inputs,
@@ -403,7 +468,9 @@ def run_compiler(command: Sequence[str], folder: Path) -> None:
     """Run a compiler ``command``. Raises ToolError with the first lines of its messages if it fails. ``folder``: for
     errors."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+        result = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{command[0]} did not finish within {_COMPILE_SECONDS} s",
@@ -435,7 +502,9 @@ def _query_extension_macros(compiler_option: str) -> frozenset[str] | None:
 
     None if the compiler does not know the option."""
     command = [host_compiler(), *compiler_option.split(), "-dM", "-E", "-x", "c", "-"]
-    result = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
+    result = subprocess.run(
+        command, input="", capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS, check=False
+    )
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
@@ -509,7 +578,7 @@ def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> by
     it fails."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         for name, text in sources.items():
-            (Path(folder) / name).write_text(text)
+            write_text(Path(folder) / name, text)
         code = [str(Path(folder) / name) for name in sources if name.endswith(".c")]
         module = Path(folder) / "network.wasm"
         run_compiler(

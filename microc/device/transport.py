@@ -9,17 +9,26 @@ import errno
 import os
 import re
 import select
-import shlex
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import (
+    can_lock_serial_port,
+    example_serial_port,
+    is_windows,
+    join_arguments,
+    split_command,
+    terminal_error_types,
+)
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
 from microc.errors import DeviceError, UsageError, similar_names_hint
@@ -90,7 +99,9 @@ def find_board_port(board: Board) -> str:
     port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
         f"board {board.name!r} is on no serial port that microc recognises; the ports of this computer: {port_names}",
-        hint="; ".join(filter(None, ("plug it in, or name its port: --port /dev/ttyACM0", emulated_board_hint(board)))),
+        hint="; ".join(
+            filter(None, (f"plug it in, or name its port: --port {example_serial_port()}", emulated_board_hint(board)))
+        ),
     )
 
 
@@ -152,9 +163,8 @@ class SerialTransport:
         import serial
 
         lines = {"baudrate": self._baud, "timeout": _POLL, "write_timeout": _WRITE_SECONDS}
-        return serial.serial_for_url(
-            port, exclusive=True if os.name == "posix" else None, **lines
-        )  # one program at a time
+        exclusive = True if can_lock_serial_port() else None  # one program at a time
+        return serial.serial_for_url(port, exclusive=exclusive, **lines)
 
     def read(self, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -195,18 +205,18 @@ def _pyserial_error_types() -> tuple[type[Exception], ...]:
     TypeError after ``close``."""
     import serial
 
-    errors = (serial.SerialException, OSError, TypeError)
-    try:
-        import termios
-    except ImportError:  # not a POSIX system
-        return errors
-    return (*errors, termios.error)
+    return (serial.SerialException, OSError, TypeError, *terminal_error_types())
 
 
 def _describe_system_error(error: Exception) -> str:
     """Return the message of an error of the operating system, without its number."""
     number = getattr(error, "errno", None)
-    return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)
+    return "another program has it open" if _is_busy(error) else os.strerror(number) if number else str(error)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Test whether another program has a port open. Windows denies the access then, which pyserial reports as text."""
+    return getattr(error, "errno", None) in _BUSY or (is_windows() and "PermissionError" in str(error))
 
 
 def _hint_for_port_that_cannot_open(error: Exception, port: str) -> str:
@@ -214,7 +224,7 @@ def _hint_for_port_that_cannot_open(error: Exception, port: str) -> str:
     number = getattr(error, "errno", None)
     if number == 13:
         return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
-    if number in _BUSY:
+    if _is_busy(error):
         return "close that program (a terminal, a monitor, another microc), or name another port"
     nearest_port = similar_names_hint(port, [found.name for found in list_ports()])
     return (
@@ -398,10 +408,12 @@ def format_tcp_address(host: str, port: int, scheme: str = RemoteTransport.schem
 
 class PipeTransport:
     """A process on this computer with the line on its standard input and output, such as firmware built for the
-    host."""
+    host.
+
+    A thread reads the output and a thread writes the input, since Windows cannot wait for several pipes or for a time."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.description = "pipe:" + shlex.join(command)
+        self.description = "pipe:" + join_arguments(command)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         try:
             self._process = subprocess.Popen(
@@ -415,35 +427,60 @@ class PipeTransport:
                 hint="build it, and check that it is executable",
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._input = self._process.stdin
-        os.set_blocking(self._input.fileno(), False)  # else a program that does not read its input would block us
-        self._output = self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._received: SimpleQueue[bytes] = SimpleQueue()  # empty bytes: the program has closed its output
+        self._unsent: SimpleQueue[bytes] = SimpleQueue()  # empty bytes: nothing more to send
+        self._sent: SimpleQueue[bool] = SimpleQueue()  # one for each of ``_unsent``: False if the program has ended
+        self._threads = [Thread(target=run, daemon=True) for run in (self._receive_all, self._send_all)]
+        for thread in self._threads:
+            thread.start()
+
+    def _receive_all(self) -> None:
+        """Queue what the program writes until it closes its output."""
+        data = b"more"
+        while data:
+            try:
+                data = os.read(self._output.fileno(), _CHUNK)
+            except OSError:
+                data = b""
+            self._received.put(data)
+
+    def _send_all(self) -> None:
+        """Write what is queued to the program's input, then close it."""
+        while data := self._unsent.get():
+            try:
+                while data:
+                    data = data[self._input.write(data) or 0 :]
+                self._sent.put(True)
+            except (OSError, ValueError):
+                self._sent.put(False)
+        with contextlib.suppress(OSError):
+            self._input.close()
 
     def read(self, timeout: float) -> bytes:
         try:
-            if not select.select([self._output], [], [], timeout)[0]:
-                return b""
-            data = os.read(self._output.fileno(), _CHUNK)
-        except (OSError, ValueError) as error:
-            raise self._make_lost_line_error() from error
+            data = self._received.get(timeout=max(0.0, timeout))
+        except Empty:
+            return b""
         if not data:
+            self._received.put(data)  # for the next call
             raise self._make_lost_line_error()
         return data
 
     def write(self, data: bytes) -> None:
-        deadline = time.monotonic() + _WRITE_SECONDS
+        if not data:
+            return
+        self._unsent.put(data)
         try:
-            while data:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not select.select([], [self._input], [], remaining)[1]:
-                    raise DeviceError(
-                        "the program does not read its input",
-                        where=self.description,
-                        hint="check that it is the firmware",
-                    )
-                data = data[self._input.write(data) or 0 :]
-        except (OSError, ValueError) as error:
-            raise self._make_lost_line_error() from error
+            is_sent = self._sent.get(timeout=_WRITE_SECONDS)
+        except Empty:
+            raise DeviceError(
+                "the program does not read its input",
+                where=self.description,
+                hint="check that it is the firmware",
+            ) from None
+        if not is_sent:
+            raise self._make_lost_line_error()
 
     def reopen(self) -> bool:
         """Return False, since the tensors of a program that has ended are lost."""
@@ -451,10 +488,12 @@ class PipeTransport:
 
     def close(self) -> None:
         """Close the pipe, so that the program ends. It is killed if it runs for another second."""
-        for stream in (self._input, self._output):
-            with contextlib.suppress(OSError):
-                stream.close()
+        self._unsent.put(b"")
         self._wait_or_kill()
+        for thread in self._threads:
+            thread.join(1)  # not for ever: a process that the program has started may keep its output open
+        if not any(thread.is_alive() for thread in self._threads):
+            self._output.close()
         self._errors.close()
 
     def _wait_or_kill(self) -> int:
@@ -494,7 +533,8 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
     if address.startswith(f"{SocketTransport.scheme}://"):
         return SocketTransport(*_split_tcp_address(address))
     if not address:
-        raise UsageError("port: got an empty address", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
+        examples = f"{example_serial_port()}, socket://HOST:PORT or pipe:./firmware"
+        raise UsageError("port: got an empty address", hint=f"write {examples}")
     return SerialTransport(address, baud)
 
 
@@ -524,7 +564,7 @@ def _split_tcp_address(address: str) -> tuple[str, int]:
 def _split_pipe_command(address: str) -> list[str]:
     """Split the command of an address ``pipe:COMMAND`` into words. Raises UsageError if it is malformed or empty."""
     try:
-        command = shlex.split(address.removeprefix("pipe:"))
+        command = split_command(address.removeprefix("pipe:"))
     except ValueError as error:
         raise UsageError(
             f"port: the address names no program: {error}", where=address, hint="write pipe:./firmware"

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from microc.base.immutable import frozen
+from microc.base.operating_system import quote_argument, split_command
 from microc.document.blocks import Block, Cell, Code, Column, Document, Fact, Facts, Prose, Shell, Step, Steps, Table
 from microc.errors import escape_unprintable, fit_layer_name
 
@@ -117,9 +117,9 @@ def _wrap_command(text: str, width: int = 0, first_prefix: str = "") -> list[str
     if not width or len(first_prefix) + len(text) <= width:
         return [first_prefix + text]
     parts = list[str]()
-    for word in shlex.split(text):
+    for word in split_command(text):
         is_new = word.startswith("-") or not parts or not parts[-1].startswith("-") or " " in parts[-1]
-        parts[len(parts) - (not is_new) :] = [shlex.quote(word) if is_new else f"{parts[-1]} {shlex.quote(word)}"]
+        parts[len(parts) - (not is_new) :] = [quote_argument(word) if is_new else f"{parts[-1]} {quote_argument(word)}"]
     lines = [first_prefix + parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(f" {part} \\") <= width:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from errno import EFBIG
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from microc.base.file_access import read_bytes
+from microc.base.operating_system import quote_argument
 from microc.errors import ModelError, OutputError, UnsupportedError, UsageError, similar_files_hint
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, list_archive_members
 from microc.frontend.torch import reader
@@ -260,7 +260,7 @@ def _identify_archive(data: bytes) -> ForeignFormat:
     if inside:
         return ForeignFormat(
             f"a zip archive that holds {inside}",
-            f"take it out: python -m zipfile -e {{0}} . ; then give {shlex.quote(inside)}",
+            f"take it out: python -m zipfile -e {{0}} . ; then give {quote_argument(inside)}",
         )
     return next((foreign for end, foreign in ARCHIVE_MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
@@ -295,7 +295,7 @@ def make_folder_error(folder: Path) -> ModelError:
         foreign = _PADDLE
     else:
         models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
-        inside = ", ".join(shlex.quote(str(folder / name)) for name in models[:3])
+        inside = ", ".join(quote_argument(str(folder / name)) for name in models[:3])
         hint = f"give a file in it: {inside}" if models else f"give a file: {READABLE_FORMATS}"
         foreign = ForeignFormat("a folder", hint)
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(folder))
@@ -307,7 +307,7 @@ def make_foreign_format_error(foreign: ForeignFormat, where: str, file_name: str
 
     ``where``: location of the error. ``file_name``: name of the file in the conversion command of the hint."""
     return ModelError(
-        f"this is {foreign.description}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(file_name))
+        f"this is {foreign.description}", where=where, hint=foreign.hint.replace("{0}", quote_argument(file_name))
     )
 
 
@@ -414,7 +414,7 @@ def read_model_bytes(path: Path) -> bytes:
         if not path.exists():
             hint = similar_files_hint(path) or f"give the path of a model: {READABLE_FORMATS}"
             raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error
-        hint = f"make it readable: chmod u+r {shlex.quote(str(path))}"
+        hint = f"make it readable: chmod u+r {quote_argument(str(path))}"
         raise OutputError(f"cannot read the model: {error.strerror}", where=str(path), hint=hint) from error
     if not data:
         raise ModelError("the model file is empty", where=path.name, hint=AGAIN)

@@ -150,7 +150,7 @@ AARCH64 = Family(
     PLAIN,
     threads=True,
     flags=("unroll-loops", "no-tree-vectorize", "O3"),
-    computers=("aarch64", "arm64"),
+    computers=("aarch64", "arm64", "ARM64"),
 )
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from microc.base.file_access import TRUST, distrust_reason, is_trusted, parse_toml, read_bytes
+from microc.base.file_access import TRUST, is_trusted, parse_toml, read_bytes
 from microc.base.immutable import frozen
+from microc.base.operating_system import distrust_reason, is_writable_for_everybody, quote_argument
 from microc.compiler import option_values, validation
 from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_option_words
 from microc.errors import OutputError, UsageError, known_names_hint
@@ -69,7 +68,7 @@ def find_config(start: Path) -> Path | None:
     The search stops at a parent folder that is writable for everybody, because any user could have put the file
     there."""
     for folder in (start, *start.parents):
-        if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
+        if folder != start and is_writable_for_everybody(folder.stat()):
             return None
         if (folder / NAME).is_file():
             return folder / NAME
@@ -127,7 +126,7 @@ def check_config_owner(config: Config) -> None:
             raise UsageError(
                 f"{path.name} is not used: no argument names it, and {reason}",
                 where=str(path),
-                hint=f"if you trust the folder, allow it: export {TRUST}={shlex.quote(str(folder))}",
+                hint=f"if you trust the folder, allow it: export {TRUST}={quote_argument(str(folder))}",
             )
 
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 from microc.base import file_access
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.base.operating_system import join_arguments
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Code, Text, render
@@ -307,7 +307,7 @@ def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
     Raises ToolError if a command cannot be run or fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:
-        line = shlex.join(command)
+        line = join_arguments(command)
         try:
             result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
         except OSError as error:
@@ -333,7 +333,12 @@ def _program_version(command: Sequence[str]) -> str:
     """Return the first line that a program prints for ``--version``; empty if the program fails."""
     try:
         result = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            [*command, "--version"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from math import inf, prod
@@ -14,6 +13,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
+from microc.base.operating_system import quote_argument, split_command
 from microc.compiler import option_values as meaning
 from microc.compiler.fit.budget import MARGIN, list_larger_boards
 from microc.compiler.options import OPTIONS, Options
@@ -85,7 +85,7 @@ def advise_on_arithmetic(arithmetic: Arithmetic, model: str, target: Target, req
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its float layers in int8"
         sentences.append(
             f"{core}: {what} would be about {speedup:.{0 if speedup >= 9.5 else 1}f} times faster: "
-            f"microc quantize {shlex.quote(model)} --data SAMPLES -o {shlex.quote(str(Path(model).with_suffix('.mcg')))}"
+            f"microc quantize {quote_argument(model)} --data SAMPLES -o {quote_argument(str(Path(model).with_suffix('.mcg')))}"
         )
     scaled = arithmetic.float_scaled if requantize == "float" else 0
     saved = round(scaled * float_costs.instructions_per_scaled_result) if scaled else 0
@@ -283,12 +283,12 @@ class AdvisedNetwork:
         The value begins with the tensor's name if the network has several inputs (or outputs), or if the option is already
         set. ``direction``: ``input`` or ``output``."""
         alone = len(self.data[f"{direction}s"]) == 1 and not self.option(f"{direction}_dtype", "")
-        return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
+        return quote_argument(dtype if alone else f"{tensor['label']}={dtype}")
 
     def format_compile_command(self, *extra_words: str) -> str:
         """Return the ``microc compile`` command of this network with the additional options ``extra_words``, as text."""
         words = f"{format_option_flags_of_report(self.data)} {' '.join(extra_words)} -o firmware"
-        return f"microc compile {quoted_model_path(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
+        return f"microc compile {quoted_model_path(self.data)}{_join_flags(_group_flags(split_command(words)))}"
 
     def format_command(self, name: str, *extra_words: str) -> str:
         """Return the command ``microc NAME`` for the network's model, with its board and compilation options, as text.
@@ -448,7 +448,7 @@ def _quantization_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     yield Advice(
         f"{core}: {what} would be about {times:.{0 if times >= 9.5 else 1}f} times faster",
         f"microc quantize {quoted_model_path(network.data)} --data SAMPLES -o "
-        f"{shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
+        f"{quote_argument(str(Path(source).with_suffix('.mcg').name))}",
         sum(layer["share"] for layer in float_layers) * (1 - 1 / times),
     )
 
@@ -604,14 +604,14 @@ def rewrite_command_of_advice(
     the report contains; None: the report's options are kept."""
     if not advice["command"]:
         return dict(advice)
-    _, name, _, *words = shlex.split(advice["command"])
-    report_flags = [] if options is None else _group_flags(shlex.split(format_option_flags_of_report(data)))
+    _, name, _, *words = split_command(advice["command"])
+    report_flags = [] if options is None else _group_flags(split_command(format_option_flags_of_report(data)))
     parts = [part for part in _group_flags(words) if part not in report_flags]
     first_flag = len([part for part in parts if not part[0].startswith("-")])
     user_flags = _group_flags(options or ()) if name in _COMPILING_COMMANDS else []
     return {
         **advice,
-        "command": f"microc {name} {shlex.quote(model)}{_join_flags([*parts[:first_flag], *user_flags, *parts[first_flag:]])}",
+        "command": f"microc {name} {quote_argument(model)}{_join_flags([*parts[:first_flag], *user_flags, *parts[first_flag:]])}",
     }
 
 
@@ -636,7 +636,7 @@ def _join_flags(flag_groups: Sequence[list[str]]) -> str:
     kept = [
         part for part in flag_groups if _flag_group_key(part)[0] in _LIST_FLAGS or last[_flag_group_key(part)] is part
     ]
-    return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
+    return "".join(f" {quote_argument(word)}" for part in kept for word in part)
 
 
 def _flag_group_key(flag_group: Sequence[str]) -> tuple[str, str]:
@@ -649,7 +649,7 @@ def _flag_group_key(flag_group: Sequence[str]) -> tuple[str, str]:
 
 def quoted_model_path(data: Mapping[str, Any]) -> str:
     """Return the path of a report's model, or its name if the path is unknown, quoted as an argument of a command."""
-    return shlex.quote(data["source"] or data["model"])
+    return quote_argument(data["source"] or data["model"])
 
 
 def format_option_flags_of_report(data: Mapping[str, Any]) -> str:
@@ -660,7 +660,7 @@ def format_option_flags_of_report(data: Mapping[str, Any]) -> str:
     words = [] if name == "host" else ["--board", name]
     for option, text in data["options"].items():
         words += _words_of_option(option, text)
-    return "".join(f" {shlex.quote(word)}" for word in words)
+    return "".join(f" {quote_argument(word)}" for word in words)
 
 
 def _words_of_option(name: str, text: str) -> list[str]:

@@ -306,7 +306,12 @@ def _program_version_line(program: str) -> str:
         return ""
     try:
         result = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=False
+            [path, "--version"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_VERSION_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

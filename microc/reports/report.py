@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc import __version__
+from microc.base.file_access import write_text
 from microc.codegen.c.c_statements import core_count_of
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.output_files import replace_atomically
@@ -214,7 +215,7 @@ class Report(Showable):
                 hint="end the name in .html (page) or .json (data)",
             )
         with replace_atomically(target) as temporary:
-            temporary.write_text(self.html() if target.suffix == ".html" else self.json(), encoding="utf-8")
+            write_text(temporary, self.html() if target.suffix == ".html" else self.json())
         return target
 
     def __repr__(self) -> str:

@@ -261,7 +261,13 @@ def _run_tool(command: Sequence[str], text: str) -> subprocess.CompletedProcess[
     program = require_program(command[0])
     try:
         return subprocess.run(
-            [program, *command[1:]], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
+            [program, *command[1:]],
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolError(f"{command[0]}: {error}", where=program, hint="run it by hand: see its messages") from error

@@ -5,7 +5,6 @@ slot."""
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import tempfile
 import zlib
@@ -16,6 +15,7 @@ from typing import Any
 
 from microc.base.file_access import read_bytes, read_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import quote_argument
 from microc.codegen.c.interface import WEIGHTS_FILE
 from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
@@ -260,19 +260,19 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
         version, _ = data["schema_version"], str(data["board"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise OutputError(
-            f"{path} is damaged", where=str(path), hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent)))
+            f"{path} is damaged", where=str(path), hint=_COMPILE_AGAIN.format(quote_argument(str(path.parent)))
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
             f"the project has schema version {make_printable(str(version), 40)}, this microc reads only {SCHEMA_VERSION}",
             where=str(path),
-            hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
+            hint=_COMPILE_AGAIN.format(quote_argument(str(path.parent))),
         )
     if problem := find_manifest_error(data):
         raise OutputError(
             f"{path} is damaged: {make_printable(problem, 200)}",
             where=str(path),
-            hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
+            hint=_COMPILE_AGAIN.format(quote_argument(str(path.parent))),
         )
     return data
 
@@ -337,7 +337,7 @@ def build_host_library(project: Project) -> Library:
         raise OutputError(
             f"the project lacks a source file: {error}",
             where=str(project.folder),
-            hint=_COMPILE_AGAIN.format(shlex.quote(str(project.folder))),
+            hint=_COMPILE_AGAIN.format(quote_argument(str(project.folder))),
         ) from error
     return build_library(
         {**sources, "shared.c": render_shared_library_source(manifest, weights=weights)}, f"-D{PORTABLE}"
@@ -443,7 +443,7 @@ def _pipe_address_of_host_program(project: Project) -> str:
         raise UsageError(
             "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
         )
-    return "pipe:" + shlex.quote(str(project.elf.resolve()))
+    return "pipe:" + quote_argument(str(project.elf.resolve()))
 
 
 def open_line_probing_rates(port: str, bauds: Sequence[int], default_rate: int = BAUD) -> Transport:

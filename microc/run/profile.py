@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
+from microc.base.operating_system import split_command
 from microc.device.board_info import make_printable
 from microc.device.boards import emulated_board_hint
 from microc.document.blocks import Document, document, layer_names, numbers, prose, table
@@ -139,7 +139,7 @@ def split_meter_command(command: str) -> list[str]:
     """Split the command of ``--meter`` into words as a shell does, without running a shell. Raises UsageError if it is
     malformed or empty."""
     try:
-        words = shlex.split(command)
+        words = split_command(command)
     except ValueError as error:
         raise UsageError(
             f"--meter: got {command!r}, expected a command: {error}",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,8 @@ import numpy as np
 from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.base.file_access import write_text
+from microc.base.operating_system import quote_argument
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.firmware import optimisation_options
 from microc.codegen.project.manifest import is_inference
@@ -197,7 +198,7 @@ class CodeLoader:
         with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
             folder = Path(name)
             for file, text in render_linked_network_files(module, __version__, addresses, base + code_offset).items():
-                (folder / file).write_text(text, encoding="utf-8")
+                write_text(folder / file, text)
             flags = optimisation_options(self.board.target, module.options["optimize"]).split()
             elf = compile_and_link_for_board(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)
             sizes = read_linked_sizes(elf)
@@ -434,7 +435,7 @@ class Device(Showable):
 
     def _attach_to_client(self, project: Project, client: Client, emulated: bool) -> None:
         """Check that the board runs the project's build, and take its tables of tensors and kernels."""
-        load = f"load it: microc load {shlex.quote(str(project.folder))} --port PORT"
+        load = f"load it: microc load {quote_argument(str(project.folder))} --port PORT"
         client.check_fingerprint(project.manifest["fingerprint"], *([load] if project.relocatable else []))
         self.project = project
         self.client = client

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.base.file_access import read_bytes, read_text
+from microc.base.file_access import read_bytes, read_text, write_text
 from microc.base.immutable import frozen
 from microc.codegen.output_files import PROJECT_MARKER
 from microc.codegen.project.manifest import to_json
@@ -271,7 +271,7 @@ def write_tflm_project(project: Project, model: bytes, copy: TflmCopy, arena: in
         project.folder, folder, ignore=shutil.ignore_patterns("build", "firmware.elf", "model.c", "*_data.*")
     )
     for template in ("GNUmakefile", "tflm.h", "model.cc", "model_data.c", "rpc_model.c"):
-        (folder / template).write_text(render(f"tflm/{template}.j2", context), encoding="utf-8")
+        write_text(folder / template, render(f"tflm/{template}.j2", context))
     try:  # links, for make splits paths with blanks
         (folder / "tflm").symlink_to(copy.folder, target_is_directory=True)
         (folder / "tflm_library.a").symlink_to(copy.library)
@@ -279,7 +279,7 @@ def write_tflm_project(project: Project, model: bytes, copy: TflmCopy, arena: in
         raise ToolError(
             f"cannot make a link to TFLite Micro: {error}", where=str(folder), hint="on Windows, enable developer mode"
         ) from error
-    (folder / PROJECT_MARKER).write_text(to_json(_describe_tflm_project(manifest, ends)), encoding="utf-8")
+    write_text(folder / PROJECT_MARKER, to_json(_describe_tflm_project(manifest, ends)))
     return open_project(folder)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -16,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 from microc import __version__
+from microc.base.operating_system import quote_argument
 from microc.compiler.lowering.kernel_selection import group_algorithms
 from microc.compiler.model import registers_plugins
 from microc.compiler.tuned.measured_regions import RegionTask
@@ -472,7 +472,7 @@ def measure_record(
         raise UsageError(
             f"--repeat: there is no record whose id begins with {record_id_prefix!r}",
             where=str(records),
-            hint=f"choose an id that this command lists: microc tune --show {shlex.quote(str(records))}",
+            hint=f"choose an id that this command lists: microc tune --show {quote_argument(str(records))}",
         )
     place, core = find_board_and_core(target, board)
     chosen, tasks = parse_options_and_list_tasks(model, core, place, options)

@@ -515,7 +515,7 @@ def _time_rounds_in_process(folder: Path, place_index: int) -> Rounds:
     Raises DeviceError as :func:`run_timing_process` does.
     """
     run_timing_process("kernels", place_index, folder)
-    return [[float(each) for each in times] for times in json.loads((folder / TIMES_FILE).read_text())]
+    return [[float(each) for each in times] for times in json.loads((folder / TIMES_FILE).read_text(encoding="utf-8"))]
 
 
 def run_timing_process(timed_code: str, place_index: int, *folders: Path) -> None:
@@ -526,7 +526,9 @@ def run_timing_process(timed_code: str, place_index: int, *folders: Path) -> Non
     """
     command = [sys.executable, "-m", TIMING_PROCESS, timed_code, str(place_index), *map(str, folders)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_PATIENCE, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=PROCESS_PATIENCE, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise DeviceError(
             f"{TIMING_PROCESS}: the program did not end within {PROCESS_PATIENCE:.0f} s",

@@ -9,16 +9,16 @@ computer. Each round times all kernels or networks once. Times include the overh
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from microc.base.file_access import write_text
+from microc.base.operating_system import bind_process_to_core
 from microc.run.data.samples import draw_inputs
 from microc.run.desktop.library import Library
 from microc.tuning.meters import INPUTS_FILE, LIBRARY_FILE, OUTPUTS_FILE, TIMES_FILE
@@ -47,18 +47,7 @@ def time_kernels(process_index: int, folder: Path) -> None:
     np.savez(folder / OUTPUTS_FILE, **outputs)
     bind_process_to_core(process_index)
     rounds = _time_rounds([_bind_kernel_call(library, number) for number in range(len(kernels))])
-    (folder / TIMES_FILE).write_text(json.dumps(rounds))
-
-
-def bind_process_to_core(process_index: int) -> None:
-    """Bind this process to one core of the computer: the last core for process 0, the core before it for process 1, and
-    so on.
-
-    If there are more processes than cores, several processes share a core.
-    """
-    with suppress(AttributeError, OSError):  # not every operating system can bind a process to a core
-        cores = sorted(os.sched_getaffinity(0), reverse=True)
-        os.sched_setaffinity(0, {cores[process_index % len(cores)]})
+    write_text(folder / TIMES_FILE, json.dumps(rounds))
 
 
 def _invert_output_bytes(library: Library, name: str) -> None:
@@ -111,7 +100,7 @@ def time_networks(process_index: int, folders: Sequence[Path]) -> None:
     end, rounds = time.perf_counter() + NETWORK_SECONDS, list[list[NetworkTimes]]()
     while len(rounds) < NETWORK_ROUNDS or time.perf_counter() < end:
         rounds.append([_time_visit(network, count) for network, count in zip(networks, counts, strict=True)])
-    (folders[0] / TIMES_FILE).write_text(json.dumps(rounds))
+    write_text(folders[0] / TIMES_FILE, json.dumps(rounds))
 
 
 def _load_network_with_inputs(folder: Path) -> Library:

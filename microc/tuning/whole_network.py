@@ -207,7 +207,7 @@ def _time_alternately(*folders: Path) -> Rounds:
     begin, rounds = monotonic(), list[list[NetworkTimes]]()
     for _ in range(PROCESSES):
         run_timing_process("networks", 0, *folders)
-        rounds += json.loads((folders[0] / TIMES_FILE).read_text())
+        rounds += json.loads((folders[0] / TIMES_FILE).read_text(encoding="utf-8"))
         if monotonic() - begin > MAX_PROCESS_SECONDS:
             break
     return rounds

@@ -53,7 +53,7 @@ def test_a_folder_is_old_or_new_wherever_its_writer_dies(
 ) -> None:
     """Killed at every call that changes a name: the folder is whole, or comes back with the next write, which clears the rest."""
     if not exchanges:
-        monkeypatch.setattr(output_files, "_exchange_folders", lambda *_: False)
+        monkeypatch.setattr(output_files, "exchange_folders", lambda *_: False)
     folder = tmp_path / "out"
     for call in ("rename", "replace", "chmod", "unlink", "rmdir", "mkdir"):
         for count in (1, 2, 3, 4):

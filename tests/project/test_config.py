@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from microc.base import file_access
+from microc.base import operating_system
 from microc.base.file_access import TRUST, is_trusted
 from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, RUN, WRITTEN, Options, make_options, option_field
@@ -251,7 +251,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
             check_config_owner(found)
         assert TRUST in caught.value.hint and str(tmp_path) in caught.value.hint and path.name in str(caught.value)
         os.chmod(path, mode)
-    monkeypatch.setattr(file_access, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
+    monkeypatch.setattr(operating_system, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
     with pytest.raises(UsageError, match="belongs to"):
         check_config_owner(found)
     monkeypatch.setenv(TRUST, str(tmp_path))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import microc
+from microc.base.operating_system import bind_process_to_core
 from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core
@@ -23,7 +24,6 @@ from microc.tuning.meters import BoardRunner, HostRunner, Rounds, Yardsticks
 from microc.tuning.meters import _time_rounds_in_process as real
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.timing_process import bind_process_to_core
 from tests.device.smoke import needs
 from tests.support import digits
 from tests.tuning.networks import tasks

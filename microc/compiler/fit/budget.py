@@ -4,13 +4,13 @@ needed."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
+from microc.base.operating_system import quote_argument
 from microc.codegen.c.resources import estimate_library_flash_bytes, estimate_max_code_bytes, storage_code_bytes
 from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
@@ -56,9 +56,9 @@ def make_misfit_hint(
     measures = []
     if computes_in_floats:
         target = f" --board {board}" if board else ""
-        output = shlex.quote(str(Path(source).with_suffix(".mcg")))
+        output = quote_argument(str(Path(source).with_suffix(".mcg")))
         measures.append(
-            f"quantise it to integers (microc quantize {shlex.quote(source)} --data SAMPLES{target} -o {output})"
+            f"quantise it to integers (microc quantize {quote_argument(source)} --data SAMPLES{target} -o {output})"
         )
     if board:
         names = [

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+from microc.base.file_access import write_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import print_kernel_by_name
 from microc.codegen.output_files import replace_folder_atomically
@@ -409,12 +410,12 @@ def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | N
                 first[call.kernel] = name
                 for path, text in list_derivation_files(derive_kernel(compiled, number)):
                     (root / name / path).parent.mkdir(parents=True, exist_ok=True)
-                    (root / name / path).write_text(text, encoding="utf-8")
+                    write_text(root / name / path, text)
             rule = f"  [{call.rule}]" if call.rule else ""
             index.append(
                 f"{name if first[call.kernel] == name else f'{name} -> {first[call.kernel]}'}{rule}  {Label(call.layer)}\n"
             )
-        (root / INDEX).write_text("".join(index), encoding="utf-8")
+        write_text(root / INDEX, "".join(index))
 
 
 def list_derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:

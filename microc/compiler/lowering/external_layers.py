@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
+from microc.base.file_access import write_text
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import Label
@@ -110,7 +111,7 @@ def divide_network(passes: RunPasses, target: Target, options: Options, board: s
     if options.dump is not None:
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
         with replace_atomically(options.dump / REPORT) as temporary:
-            temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
+            write_text(temporary, "".join(f"{Label(line)}\n" for line in lines))
     return NetworkDivision(graph, streaming, _claimed_regions_by_code(partition_), sources, decisions)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from microc.base.file_access import read_bytes
+from microc.base.file_access import read_bytes, write_text
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.fit.budget import workspace_limits
 from microc.compiler.lowering.kernel_builder import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
@@ -194,7 +194,7 @@ def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
     """Write an optimisation plan to a file. Each alternative is on a separate line, so that a person can read the file
     and compare two plans."""
     with replace_atomically(path) as temporary:
-        temporary.write_text("\n".join(_format_plan(plan)) + "\n", encoding="utf-8")
+        write_text(temporary, "\n".join(_format_plan(plan)) + "\n")
 
 
 def _format_plan(plan: Mapping[str, Any]) -> Iterator[str]:

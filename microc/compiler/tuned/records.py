@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -17,8 +16,9 @@ from typing import IO, Any, NamedTuple, Self
 
 from microc import __version__
 from microc.base.dtypes import Array
-from microc.base.file_access import open_regular_file
+from microc.base.file_access import open_regular_file, write_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import quote_argument
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup, TunedSchedule
@@ -360,7 +360,8 @@ def require_records_file(path: Path) -> None:
     """Raise UsageError if a file of tuning records is missing."""
     if not path.is_file():
         hint = (
-            similar_files_hint(path) or f"write it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
+            similar_files_hint(path)
+            or f"write it: microc tune MODEL --board BOARD --records {quote_argument(str(path))}"
         )
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
 
@@ -493,7 +494,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     records."""
     kept = list(dict.fromkeys(records))
     with replace_atomically(path) as temporary:
-        temporary.write_text("".join(record.to_json() + "\n" for record in kept), encoding="utf-8")
+        write_text(temporary, "".join(record.to_json() + "\n" for record in kept))
     return len(kept)
 
 

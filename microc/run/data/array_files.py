@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import os
-import shlex
 import struct
 import wave
 import zipfile
@@ -21,6 +20,7 @@ from numpy.lib import format as npy
 
 from microc.base.dtypes import Array
 from microc.base.file_access import open_regular_file, read_text
+from microc.base.operating_system import quote_argument
 from microc.device.board_info import make_printable
 from microc.errors import UsageError, similar_files_hint
 from microc.run.data import pictures
@@ -264,7 +264,7 @@ def _table_suffix_hint(path: Path) -> str:
         _read_number_table(path)
     except (OSError, ValueError, UsageError):
         return ""
-    return f"it holds a table: mv {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
+    return f"it holds a table: mv {quote_argument(str(path))} {quote_argument(str(path.with_suffix('.csv')))}"
 
 
 def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | None) -> dict[str, Array]:

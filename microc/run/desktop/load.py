@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.base.file_access import open_regular_file
+from microc.base.file_access import open_regular_file, write_text
+from microc.base.operating_system import library_folder
 from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.opencl import DeviceKernel, print_opencl_kernel
 from microc.codegen.render import format_signature
@@ -123,7 +123,7 @@ def build_library(
 
     ``sources``: text of each file by name. ``flags``: more arguments for the compiler. ``build_for_export``, ``core``: see
     :class:`Library`."""
-    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    folder = library_folder()
     library = compile_sources(sources, Path(folder.name), "model.so", *flags)
     return Library(library, sources, folder, build_for_export, core)
 
@@ -147,14 +147,14 @@ def build_library_for_cores(sources: Mapping[str, str], core: str = "") -> Libra
 
     The kernels of each core are compiled with its compiler flags. ``core``: core whose kernels run; empty for the first that
     this computer can run."""
-    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    folder = library_folder()
     root, objects = Path(folder.name), []
     for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):
         level_folder = root / (level or "0")
         level_folder.mkdir()
         texts = {name: sources[f"{level}/{name}" if level else name] for name in MEMBERS}
         for name, text in texts.items():
-            (level_folder / name).write_text(text)
+            write_text(level_folder / name, text)
         core_info = CORES.get(json.loads(texts["manifest.json"])["options"]["cpu"])
         flags = core_info.machine.split() if core_info and core_info.probe else []
         objects.append(
@@ -173,7 +173,7 @@ def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags:
     ``flags``: more arguments for the compiler."""
     for file, text in sources.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(text)
+        write_text(folder / file, text)
     files, libraries = [folder / file for file in SOURCES], []
     external = json.loads(sources["manifest.json"]).get("external") if "manifest.json" in sources else None
     if external:

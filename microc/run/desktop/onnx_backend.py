@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,9 @@ from onnx.backend.base import Backend, BackendRep
 
 from microc import __version__
 from microc.base.dtypes import Array, to_numpy
+from microc.base.file_access import write_text
 from microc.base.immutable import frozen
+from microc.base.operating_system import library_folder
 from microc.codegen.c.source import network_files
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
@@ -82,7 +83,7 @@ def build_batch(modules: Sequence[Module], optimisation_flag: str = "-O1") -> Ma
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
         raise UsageError(f"networks: two have the same name; got {', '.join(names)}", hint="rename one")
-    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    folder = library_folder()
     sources = []
     for module in modules:
         root = Path(folder.name) / module.name
@@ -105,8 +106,8 @@ def _write_network_sources(module: Module, root: Path) -> list[Path]:
         lines += [f".globl {symbol}", f".balign {_ALIGN}", f"{symbol}:", f'.incbin "{path}"']
     values = {name: replace(value, data=None) if name in large else value for name, value in module.values.items()}
     for name, text in network_files(replace(module, values=values), __version__).items():
-        (root / name).write_text(text)
-    (root / "large.s").write_text("\n".join(lines) + "\n")
+        write_text(root / name, text)
+    write_text(root / "large.s", "\n".join(lines) + "\n")
     return [root / "model.c", root / "model_data.c", *([root / "large.s"] if large else [])]
 
 
