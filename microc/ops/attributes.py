@@ -86,7 +86,7 @@ class Rounding(DocumentedEnum):
 #
 # The verifier rejects attributes that are not declared (:func:`attribute_error_message`), builders of nodes use the declared
 # defaults, and the documentation page of operators prints the declarations. The functions below build declarations and are named
-# after the attribute's type: ``integer("how many", 1, least=1)``.
+# after the attribute's type: ``integer("number of elements", 1, least=1)``.
 
 
 class Absent(Enum):
@@ -268,7 +268,7 @@ def algorithm_choice(*names: str) -> Attribute:
     """Declare the attribute ``algorithm`` of an operator that has several algorithms (``OpDef.algorithms``).
 
     Its value is empty (the compiler selects an algorithm), ``direct``, or one of ``names``."""
-    return choice("how it is computed; empty: open", "", "direct", *names, default="")
+    return choice("algorithm; empty: the compiler chooses", "", "direct", *names, default="")
 
 
 def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -> Attribute:
@@ -309,7 +309,7 @@ def subgraph(doc: str) -> Attribute:
 
 
 def one_axis(
-    doc: str = "which axis; negative ones count from the end", default: int | Absent | None = REQUIRED
+    doc: str = "axis; negative numbers count from the end", default: int | Absent | None = REQUIRED
 ) -> Attribute:
     """Declare an attribute that is the index of an axis of the first operand.
 
@@ -342,20 +342,30 @@ def int_pairs_by_axis(doc: str) -> Attribute:
 
 # ---------------------------------------------------------------- attributes shared by operators
 
-ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
+ACTIVATION = choice(
+    "activation function of the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default=""
+)
 """Attribute of operators with a fused activation function."""
 _OF_FORMATS = (Rounding.DOUBLE, Rounding.SINGLE, Rounding.EVEN, Rounding.NONE)
 ROUNDING = enum_choice("of quantised results", *_OF_FORMATS, default=Rounding.DOUBLE)
 ROUNDING_LITERT = enum_choice("of quantised results", *_OF_FORMATS, Rounding.LITERT, default=Rounding.DOUBLE)
 MULTIPLIER_ROUNDING = enum_choice("of what is scaled", Multiplier.DOUBLE, Multiplier.SINGLE, default=Multiplier.DOUBLE)
 DYNAMIC = choice(
-    "of bytes as weights: the data are quantised by row when the network runs",
+    "quantisation of the data by row at run time, for int8 weights",
     "asymmetric",
     "symmetric",
     default=OPTIONAL,
 )
-REDUCTION = choice("of elements that meet; empty: the last stays", "", "add", "mul", "max", "min", default="")
-INDEX = choice("of the places", "int32", "int64", default="int64")
+REDUCTION = choice(
+    "how elements at equal indices are combined; empty: the last one remains",
+    "",
+    "add",
+    "mul",
+    "max",
+    "min",
+    default="",
+)
+INDEX = choice("dtype of the indices", "int32", "int64", default="int64")
 SPATIAL: Attributes = MappingProxyType(
     {
         "strides": integers("of each spatial axis", least=1),

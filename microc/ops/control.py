@@ -250,11 +250,11 @@ CONTROL_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_loop_test_cases,
         attrs={
             "body": subgraph(
-                "one iteration: its number, carried, fixed and scanned values -> carried and stacked ones"
+                "one iteration: from its number and the carried, fixed and scanned values to the carried and stacked values"
             ),
             "count": integer(f"largest number of iterations; {UNBOUNDED}: no bound", least=0, most=UNBOUNDED),
             "carried": integer("number of carried values", least=0),
-            "guarded": flag("the first carried value ends it"),
+            "guarded": flag("True if the loop ends when the first carried value is false"),
             "scanned": integer("number of values, the last ones, of which an iteration reads a row", 0, least=0),
         },
         macs=_count_loop_macs,
@@ -264,8 +264,8 @@ CONTROL_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "branch",
         attrs={
-            "then": subgraph("of the fixed values, where the condition holds"),
-            "otherwise": subgraph("of the fixed values, where not"),
+            "then": subgraph("computed from the fixed values if the condition is true"),
+            "otherwise": subgraph("computed from the fixed values if the condition is false"),
         },
         infer=_infer_branch_types,
         reference=_evaluate_branch_reference,
@@ -319,8 +319,8 @@ EXTERNAL_REGION_OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_external_reference,
         cases=_make_external_test_cases,
         attrs={
-            "body": subgraph("what the code computes: of the operands -> the results"),
-            "code": names("whose code it is, and the region's number"),
+            "body": subgraph("meaning of the external code: from the operands to the results"),
+            "code": names("name of the backend, and the number of the region"),
         },
         macs=_count_external_macs,
         regions=("body",),

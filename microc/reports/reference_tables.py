@@ -128,33 +128,33 @@ def longest_shared_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
 _OPERATOR_SECTIONS = {
     "TFLite": (
         "TFLite",
-        "The dtypes are those of the first output. A `SLICE` whose begin is computed, and lies so that the part is not inside of "
-        "the tensor, gives the nearest part that is; TFLite reads what happens to be there.",
+        "The dtypes are those of the first output. If a `SLICE` with a computed begin exceeds the tensor, microc returns the "
+        "nearest part inside the tensor. TFLite reads beyond the tensor there.",
     ),
     "ONNX": (
         "ONNX",
-        "The dtypes are those of the first input; the last column has inputs that must be constant, and attributes with a "
-        "single supported value. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
-        "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype. `Pow` of "
-        "integers is rounded to zero from float64: what does not fit becomes the end of the range; squares wrap around.",
+        "The dtypes are those of the first input; the last column lists inputs that must be constant, and attributes with a "
+        "single supported value. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in integers. "
+        "Values that depend on constants and shapes alone are computed by the compiler, in any dtype. `Pow` of integers is "
+        "computed in float64, rounded towards zero and saturated; squares wrap around.",
     ),
     "PyTorch": (
         "PyTorch",
-        "ATen's operators after decomposition, and those of `quantized_decomposed`, whatever the overload; whatever depends on "
-        "constants alone is computed by PyTorch.",
+        "ATen's operators after decomposition, and those of `quantized_decomposed`, in all overloads. PyTorch computes values "
+        "that depend on constants alone.",
     ),
     "Keras": ("Keras", "Classes of layers, with channels last and float32."),
     "microc": (
         "microc's own",
-        "What the formats' operators are made of, with the dtypes that their cases test: every case runs as numpy reference, as "
-        "interpreted loops and as compiled C.",
+        "microc converts the operators of all formats to these. The dtypes are those that tests cover: each test case runs as "
+        "numpy reference, as interpreted loops and as compiled C.",
     ),
 }
 
 
 _ATTRIBUTES_TEXT = (
-    "What the verifier holds every node to after every pass. Those without a value behind `=` have to be given, unless they may "
-    "be left out."
+    "The verifier checks these attributes of every node after every pass. `=` precedes the default. An attribute without a "
+    "default is required unless the table says that it may be left out."
 )
 
 
@@ -197,17 +197,18 @@ def operators_markdown() -> str:
 
 _OPTIONS_PAGE_HEAD = """# Options
 
-Written by `make docs` from `microc/compiler/options.py`. In Python they are keywords of `microc.compile`, `microc.load`,
-`microc.verify` and `microc.explain`; on the command line flags of every command that takes a model. What cannot be is refused
-before anything is read. Their types are in `microc.CompileOptions`: editors complete them, mypy and pyright refuse a misspelt
-one or a word that is none, and a function of yours that hands them on is `def mine(**options: Unpack[microc.CompileOptions])`.
+Written by `make docs` from `microc/compiler/options.py`. In Python, options are keywords of `microc.compile`, `microc.load`,
+`microc.verify` and `microc.explain`. On the command line they are flags of every command that takes a model. Impossible
+combinations are rejected before the model is read. `microc.CompileOptions` has the types of all options: editors complete them,
+mypy and pyright report misspelt options and values, and a function of yours passes them on as
+`def mine(**options: Unpack[microc.CompileOptions])`.
 
-A network that was compiled before, from the same file under the same options for the same board by the same compiler, comes
-from a cache: `MICROC_CACHE`, or the user's folder for such (`~/.cache/microc` on Linux); an empty `MICROC_CACHE` means none. It
-holds up to 512 MB of generated projects, weights included, and what was not used for longest goes first. Networks of Python
-objects, and compilations with plugins, passes, rules or dumps are not kept. The folder also keeps the schedules that were
-chosen for kernels: a network whose options, weights or other layers have changed finds those of its equal kernels again. Only
-plugins, passes, instruments and rules leave them out.
+microc keeps compiled projects, weights included, in a cache. It reuses a project if file, options, board and compiler are
+the same. The folder is `MICROC_CACHE`, by default the user's cache folder (`~/.cache/microc` on Linux); an empty `MICROC_CACHE`
+turns the cache off. The cache holds up to 512 MB; the projects that were unused for the longest time are removed first. Networks
+of Python objects, and compilations with plugins, passes, rules or dumps are not kept. The cache also keeps the schedules that
+were chosen for kernels: after a change of options, weights or other layers, equal kernels keep theirs. Plugins, passes,
+instruments and rules alone turn that off.
 """
 _PAGE_TITLES = {
     READING: "How a model is read",

@@ -49,7 +49,7 @@ from microc.tir.names import ACC
 ATTRS: Attributes = {
     **WINDOWS,
     **ACTIVATED,
-    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "out_dtype": element_type("dtype of the sums; empty: that of the data", ""),
     "dynamic": DYNAMIC,
 }
 DEFAULTS = default_attributes(ATTRS)

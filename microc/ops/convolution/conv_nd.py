@@ -38,7 +38,10 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, CHANNELS_FIRST, PATCH
 
-_ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weights of their own", 1, least=1)}
+_ATTRS: Attributes = {
+    **SPATIAL,
+    "groups": integer("number of groups of channels with weights of their own", 1, least=1),
+}
 DTYPES = ("float32", "float64", "int32")
 
 

@@ -37,14 +37,14 @@ WINDOWS: Attributes = {
     "strides": integers("down and to the right", (1, 1), length=2, least=1),
     "padding": integers("top, left, bottom, right", (0, 0, 0, 0), length=4),
     "dilation": integers("down and to the right", (1, 1), length=2, least=1),
-    "groups": integer("of channels that have weights of their own", 1, least=1),
+    "groups": integer("number of groups of channels with weights of their own", 1, least=1),
 }
 ATTRS: Attributes = {
     **WINDOWS,
     "layout": LAYOUT,
     **ACTIVATED,
-    "pad_value": number("what padding holds, as stored", 0),
-    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "pad_value": number("value of the padding, as stored", 0),
+    "out_dtype": element_type("dtype of the sums; empty: that of the data", ""),
     "algorithm": algorithm_choice(
         "grouped",
         "half",
@@ -64,7 +64,7 @@ ATTRS: Attributes = {
         "winograd_four",
     ),
     "dynamic": DYNAMIC,
-    "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
+    "open": integers("for variable sizes: the largest padding on each side", OPTIONAL, length=4, least=0),
 }
 DEFAULTS = default_attributes(ATTRS)
 

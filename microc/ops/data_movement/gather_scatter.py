@@ -154,7 +154,7 @@ def _make_dynamic_update_slice_test_cases() -> Iterable[Case]:
 DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "dynamic_slice",
-        attrs={"size": integers("of the part", least=0)},
+        attrs={"size": integers("size of the part on each axis", least=0)},
         infer=_infer_dynamic_slice_types,
         reference=_evaluate_dynamic_slice_reference,
         compute=_compute_dynamic_slice,
@@ -556,8 +556,8 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_one_hot_test_cases,
         constants={0: BOUNDED},
         attrs={
-            "depth": integer("elements of the new axis", least=1),
-            "axis": integer("where it stands", -1),
+            "depth": integer("number of elements of the new axis", least=1),
+            "axis": integer("position of the new axis in the result", -1),
             "wrap": flag("negative indices count from the end", True),
         },
         operand_names=("indices", "on", "off"),
@@ -571,7 +571,7 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_gather_nd_test_cases,
         constants={1: BOUNDED},
         moves=True,
-        attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
+        attrs={"batch_dims": integer("number of leading axes that data and indices share", 0, least=0)},
         operand_names=("data", "indices"),
         edges="Negative places count from the end; beyond the ends the nearest element is read",
     ),

@@ -208,7 +208,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse",
         gradient=build_reverse_gradient,
-        attrs={"axes": some_axes("that are turned round")},
+        attrs={"axes": some_axes("axes that are reversed")},
         axes=map_along_axes,
         moves=True,
         infer=_infer_reverse_types,
@@ -222,7 +222,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         gradient=build_mirror_pad_gradient,
         attrs={
             "padding": int_pairs_by_axis("elements before and behind each axis"),
-            "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
+            "mode": choice("rule for the values of the padding", "reflect", "symmetric", "edge", "wrap"),
         },
         axes=map_padding,
         moves=True,
@@ -252,8 +252,8 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_triangle,
         cases=_make_triangle_test_cases,
         attrs={
-            "diagonal": integer("the one that bounds it; positive above the main one", 0),
-            "upper": flag("what is kept: above it, or below", True),
+            "diagonal": integer("diagonal that bounds the triangle; positive numbers are above the main diagonal", 0),
+            "upper": flag("True: elements above the diagonal are kept; False: those below", True),
         },
         operand_names=("data",),
     ),
@@ -384,7 +384,7 @@ SEQUENCES_OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_cache_update,
         cases=_make_cache_update_test_cases,
         constants={2: BOUNDED},
-        attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
+        attrs={"axis": one_axis(), "circular": flag("True if positions behind the end continue at the beginning")},
         operand_names=("cache", "update", "starts"),
     ),
 )

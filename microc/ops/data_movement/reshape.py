@@ -285,8 +285,8 @@ GATHER = OpDef(
     constants={1: BOUNDED},
     attrs={
         "axis": one_axis("of the data", 0),
-        "batch_dims": integer("leading axes that both share", 0, least=0),
-        "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1, most=(1 << 28) - 1),
+        "batch_dims": integer("number of leading axes that data and indices share", 0, least=0),
+        "span": integer("number of neighbouring elements that an index selects", 1, least=1, most=(1 << 28) - 1),
     },
     axes=_map_gather_axes,
     moves=True,
@@ -525,7 +525,7 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "transpose",
         gradient=build_transpose_gradient,
-        attrs={"axes": integers("of the data, in the result's order", least=0)},
+        attrs={"axes": integers("axes of the data in the order of the result", least=0)},
         axes=lambda attrs, types: (tuple(attrs["axes"].index(k) for k in range(len(attrs["axes"]))),),
         moves=True,
         infer=_infer_transpose_types,
@@ -540,8 +540,8 @@ OPERATORS: tuple[OpDef, ...] = (
         "slice",
         gradient=build_slice_gradient,
         attrs={
-            "begin": ints_by_axis("the first of each axis", least=0),
-            "end": ints_by_axis("behind the last", least=0),
+            "begin": ints_by_axis("first element of the part on each axis", least=0),
+            "end": ints_by_axis("element behind the last one", least=0),
             "strides": ints_by_axis("of each axis", least=1),
         },
         axes=_map_slice_axes,
@@ -567,7 +567,7 @@ OPERATORS: tuple[OpDef, ...] = (
         ),
         attrs={
             "padding": int_pairs_by_axis("elements before and behind each axis"),
-            "value": number("what they are, as stored", 0),
+            "value": number("value of the padding, as stored", 0),
         },
         axes=map_padding,
         operand_names=("data",),

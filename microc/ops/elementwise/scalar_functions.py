@@ -186,8 +186,8 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _LOWEST = "The lowest integer stays what it is"
 
 _BOUNDS: Attributes = {
-    "minimum": number("the least result; of integers, as stored", 0.0),
-    "maximum": number("the largest", 6.0),
+    "minimum": number("lower limit of the result; for integers as stored", 0.0),
+    "maximum": number("upper limit of the result", 6.0),
 }
 UNARY: tuple[UnaryFunction, ...] = (
     UnaryFunction(
@@ -212,14 +212,14 @@ UNARY: tuple[UnaryFunction, ...] = (
         "leaky_relu",
         lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
         lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
-        attrs={"alpha": real("the slope below 0", 0.01)},
+        attrs={"alpha": real("slope for negative numbers", 0.01)},
         gradient=lambda a, g, x, y: (x > 0.0).select(g, g * a["alpha"]),
     ),
     UnaryFunction(
         "elu",
         lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
         _build_elu,
-        attrs={"alpha": real("what it falls to", 1.0)},
+        attrs={"alpha": real("magnitude of the limit far below 0", 1.0)},
         gradient=lambda a, g, x, y: (x > 0.0).select(g, g * (y + a["alpha"])),
     ),
     UnaryFunction(

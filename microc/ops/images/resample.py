@@ -288,9 +288,11 @@ RESAMPLE_OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_resample,
         cases=_make_resample_test_cases,
         attrs={
-            "axes": some_axes("along which is resampled, one table each", in_order=True),
-            "shift": integer("of integers: bits of the weights' sum", 0, least=0),
-            "even_from": integer("of integers: halves go to even distances from it, else away from zero", None),
+            "axes": some_axes("axes that are resampled; each has a table of weights", in_order=True),
+            "shift": integer("for integers: the sum of the weights is 2 to this power", 0, least=0),
+            "even_from": integer(
+                "for integers: ties are rounded to even distances from this number; None: away from zero", None
+            ),
             "rounding": ROUNDING,
         },
         tables=True,
@@ -584,10 +586,10 @@ GRID_SAMPLE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "grid_sample",
         attrs={
-            "mode": choice("of interpolation", "nearest", "linear", "cubic"),
-            "border": choice("what lies outside", "zeros", "edge", "reflection"),
+            "mode": choice("interpolation", "nearest", "linear", "cubic"),
+            "border": choice("value of elements outside the data", "zeros", "edge", "reflection"),
             "coordinates": choice(
-                "of places: -1 and 1 are centres, or outer edges, of the ends; or they count elements",
+                "-1 and 1 are the centres (corners) or outer edges (edges) of the end elements; or the unit is an element",
                 "corners",
                 "edges",
                 "elements",

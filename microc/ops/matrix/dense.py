@@ -61,7 +61,7 @@ from microc.tir.names import PATCH
 ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
-    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "out_dtype": element_type("dtype of the sums; empty: that of the data", ""),
     "algorithm": algorithm_choice(
         "even",
         "half",

@@ -40,11 +40,11 @@ from microc.tir.names import ACC, COLUMNS, PATCH
 
 ATTRS: Attributes = {
     **ACTIVATED,
-    "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "zero_point_a": integer("of a, taken off", 0),
-    "zero_point_b": integer("of b, taken off", 0),
-    "axes_a": integers("of a, in the order in which the product takes them; empty: their own", ()),
-    "axes_b": integers("of b, likewise", ()),
+    "out_dtype": element_type("dtype of the sums; empty: that of the data", ""),
+    "zero_point_a": integer("zero point of a, which is subtracted", 0),
+    "zero_point_b": integer("zero point of b, which is subtracted", 0),
+    "axes_a": integers("order of the axes of a in the product; empty: unchanged", ()),
+    "axes_b": integers("order of the axes of b in the product; empty: unchanged", ()),
     "algorithm": algorithm_choice("rows"),
 }
 
@@ -462,8 +462,8 @@ EINSUM_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_einsum_test_cases,
         macs=_count_einsum_macs,
         attrs={
-            "inputs": int_rows("the labels of each operand's axes"),
-            "output": integers("the labels of the result's"),
+            "inputs": int_rows("labels of the axes of each operand"),
+            "output": integers("labels of the axes of the result"),
         },
     ),
 )

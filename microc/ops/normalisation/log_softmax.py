@@ -266,7 +266,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={
             **SCALED,
             "least": integer(
-                "of a distance from the row's largest, negative: what lies farther counts for nothing",
+                "least distance from the row's largest element that counts, a negative number",
                 least=INT32_MIN,
                 most=0,
             ),

@@ -554,7 +554,7 @@ LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "layer_norm",
         gradient=build_layer_norm_gradient,
-        attrs={"epsilon": real("added to the variance")},
+        attrs={"epsilon": real("number added to the variance")},
         infer=_infer_layer_norm_types,
         reference=_evaluate_layer_norm_reference,
         axes=map_along_axis,

@@ -647,8 +647,8 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_softmax,
         cases=_make_softmax_test_cases,
         attrs={
-            "axis": one_axis("along which", -1),
-            "beta": number("the data's factor", 1.0),
+            "axis": one_axis("axis along which the operator computes", -1),
+            "beta": number("factor of the data", 1.0),
             "rounding": ROUNDING_LITERT,
         },
         axes=map_along_axis,

@@ -245,7 +245,7 @@ WINDOWS: Attributes = {
     "strides": integers("down and to the right", length=2, least=1),
     "padding": integers("top, left, bottom, right", (0, 0, 0, 0), length=4, least=0),
     "layout": LAYOUT,
-    "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
+    "open": integers("for variable sizes: the largest padding on each side", OPTIONAL, length=4, least=0),
 }
 ATTRS: Attributes = {**WINDOWS, **ACTIVATED}
 
@@ -493,7 +493,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_avg,
         cases=make_avg_pool_test_cases,
         sound=(_pool_overflow_message,),
-        attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
+        attrs={**ATTRS, "count_include_pad": flag("True if the mean includes the padding, as zeros")},
         legalize=legalize_avg_pool,
         macs=_count_pool_macs,
         axes=_map_pool_axes,
@@ -509,8 +509,8 @@ OPERATORS: tuple[OpDef, ...] = (
         sound=(_pool_overflow_message,),
         attrs={
             **WINDOWS,
-            "pad_value": integer("what padding holds"),
-            "offset": integer("what a sum begins with"),
+            "pad_value": integer("value of the padding"),
+            "offset": integer("initial value of a sum"),
             "out_dtype": choice("of the result", "int32", default="int32"),
         },
         macs=_count_pool_macs,

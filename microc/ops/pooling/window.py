@@ -227,7 +227,7 @@ WINDOW_OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_window_argmax_reference,
         compute=_compute_window_argmax,
         cases=_make_window_argmax_test_cases,
-        attrs={**_WINDOW, "column_major": flag("indices count down the columns first")},
+        attrs={**_WINDOW, "column_major": flag("True if indices count along columns first")},
         operand_names=("data",),
     ),
 )

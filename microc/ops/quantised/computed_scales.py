@@ -160,7 +160,7 @@ DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "dynamic_quantize",
         attrs={
-            "rows": integer("how many rows of one scale each", least=0),
+            "rows": integer("number of rows; each has a scale", least=0),
             "symmetric": flag("the zero point is 0", REQUIRED),
         },
         infer=_infer_dynamic_quantize_types,
@@ -352,7 +352,7 @@ def _make_mean_scale_test_cases() -> Iterable[Case]:
 MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "mean_multiplier",
-        attrs={**SCALED, "count": integer("elements of the mean", least=1, most=(1 << 31) - 1)},
+        attrs={**SCALED, "count": integer("number of elements of the mean", least=1, most=(1 << 31) - 1)},
         infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
         reference=_evaluate_mean_multiplier_reference,
         compute=_compute_mean_multiplier,
@@ -363,7 +363,7 @@ MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
         attrs={
             "scale_in": real("of the data"),
             "scale_out": real("of the result"),
-            "count": integer("elements of the mean", least=1, most=(1 << 31) - 1),
+            "count": integer("number of elements of the mean", least=1, most=(1 << 31) - 1),
         },
         infer=lambda _, __: (TensorType((1,), "float32"),),
         reference=_evaluate_mean_scale_reference,

@@ -152,8 +152,10 @@ def is_exact_scale(
 # products, ``x1 * factor1 + x2 * factor2``, and one rounding shift, in 32 bits if the sum fits, else in 64 bits.
 
 _ROUNDED: Attributes = {
-    "distance": integer("what the sum of products is shifted by", least=1, most=61),
-    "near": integer("how far from a tie is one; negative: ties go up", least=-1, most=1 << 22),
+    "distance": integer("number of bits by which the sum of products is shifted", least=1, most=61),
+    "near": integer(
+        "largest distance from a tie that counts as a tie; negative: ties are rounded up", least=-1, most=1 << 22
+    ),
     **STORED,
 }
 _FACTOR = {"least": -LARGEST_FACTOR, "most": LARGEST_FACTOR}

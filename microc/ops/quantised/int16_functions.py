@@ -303,7 +303,7 @@ def _table_mismatch_message(checked_node: CheckedNode) -> str:
 QSIGMOID16 = OpDef(
     "qsigmoid16",
     attrs={
-        "curve": choice("of the table", "sigmoid", "tanh"),
+        "curve": choice("function in the table", "sigmoid", "tanh"),
         "multiplier": mantissa("of the input, Q0.15", most=(1 << 15) - 1),
         "shift": integer("its exponent, positive to the right", least=0, most=31),
     },

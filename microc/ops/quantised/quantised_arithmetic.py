@@ -321,12 +321,14 @@ QADD = OpDef(
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
-        "left_shift": integer("of both, before they are scaled", least=1, most=30),
+        "left_shift": integer(
+            "number of bits by which both operands are shifted left before they are scaled", least=1, most=30
+        ),
         "multiplier_a": mantissa("of a, Q0.31"),
         "shift_a": exponent("its exponent"),
         "multiplier_b": mantissa("of b, Q0.31"),
         "shift_b": exponent("its exponent"),
-        "negate_b": flag("b is taken off", REQUIRED),
+        "negate_b": flag("True if b is subtracted", REQUIRED),
         **SCALED,
         **STORED,
         "rounding": MULTIPLIER_ROUNDING,

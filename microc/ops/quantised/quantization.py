@@ -205,7 +205,7 @@ def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
 _QUANTISATION: Attributes = {
     "scale": numbers("one, or one for each index along the axis"),
     "zero_point": integers("likewise"),
-    "axis": one_axis("of scales and zero points; None: one for all", None),
+    "axis": one_axis("axis of the scales and zero points; None: one scale for all elements", None),
 }
 OPERATORS = (
     OpDef(

@@ -203,11 +203,13 @@ REQUANTIZE_ATTRS: Attributes = {
     "multiplier": mantissa("one for all channels; None: an operand", None),
     "shift": exponent("its exponent, positive to the left; None: an operand", None),
     "shift_range": integers("the least and the largest shift", (-31, 31), length=2, least=-31, most=31),
-    "input_zero_point": integer("taken off x", 0),
+    "input_zero_point": integer("zero point of x", 0),
     **STORED,
     "rounding": enum_choice("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
     "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
-    "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
+    "average": numbers(
+        "for a mean over a variable number of elements: the numbers from which `mean_multiplier` is computed", OPTIONAL
+    ),
 }
 REQUANTIZE = default_attributes(REQUANTIZE_ATTRS)
 
@@ -549,7 +551,8 @@ OPERATORS = (
             "scale": real("one for all channels; None: an operand", None),
             **STORED,
             "average": numbers(
-                "of a mean over as many elements as a run has: what `mean_scale` is made from", OPTIONAL
+                "for a mean over a variable number of elements: the numbers from which `mean_scale` is computed",
+                OPTIONAL,
             ),
         },
         operand_names=("x", "scale"),

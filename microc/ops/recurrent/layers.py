@@ -329,14 +329,22 @@ _OPTIONAL_DOC = "names of the optional operands, in order; the last may be absen
 def _declare_attributes(op: str, **more: Attribute) -> Mapping[str, Attribute]:
     """Declare the attributes of a layer: those that all have, and ``more``."""
     orders = _GATES[op]
-    gates = {} if op == "rnn" else {"gates": choice("rows of the weights, by letter", *orders, default=orders[0])}
+    gates = (
+        {}
+        if op == "rnn"
+        else {
+            "gates": choice(
+                "order of the gates in the rows of the weights, by their first letters", *orders, default=orders[0]
+            )
+        }
+    )
     return {
-        "time_major": flag("whether steps are the first axis of the data, else sequences are"),
-        "backwards": flag("whether the last step of the data is computed first"),
-        "returns_rows": flag("whether the hidden states of all steps are the first result", True),
+        "time_major": flag("True if the first axis of the data is time, False: the sequences"),
+        "backwards": flag("True if the data are computed from the last step to the first"),
+        "returns_rows": flag("True if the first result has the hidden states of all steps", True),
         "optional": names(_OPTIONAL_DOC + ", ".join(OPTIONAL_OPERANDS[op]), ("bias",)),
         **gates,
-        "activations": names("of the gates, of the candidate and of the cell, by name", _ACTIVATIONS[op]),
+        "activations": names("activation functions of the gates, the candidate and the cell", _ACTIVATIONS[op]),
         "activation_parameters": numbers("parameters of the activation functions, one after the other", ()),
         "clip": real("limit of the arguments of activation functions; 0: none", 0.0),
         **more,
@@ -370,7 +378,7 @@ OPERATORS: tuple[OpDef, ...] = (
     _define(
         "gru",
         _make_gru_test_cases,
-        linear_before_reset=flag("whether the reset gate multiplies the recurrent product, else the hidden state"),
+        linear_before_reset=flag("True if the reset gate multiplies the recurrent product, False: the hidden state"),
     ),
     _define("rnn", _make_rnn_test_cases, dynamic=DYNAMIC),
 )

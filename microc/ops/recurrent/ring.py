@@ -245,8 +245,8 @@ OPERATORS: tuple[OpDef, ...] = (
         "ring_slice",
         attrs={
             "axis": one_axis(),
-            "back": integer("how many frames before the end of ring and data the first one lies"),
-            "step": integer("between frames"),
+            "back": integer("number of frames from the first one to the end of the ring and the data"),
+            "step": integer("distance of two frames"),
             "count": integer("of frames", least=0),
         },
         infer=_infer_ring_slice_types,

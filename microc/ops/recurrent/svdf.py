@@ -330,7 +330,7 @@ def _make_qsvdf_test_cases() -> Iterable[Case]:
 QSVDF = OpDef(
     "qsvdf",
     attrs={
-        "rank": integer("filters of a unit", least=1),
+        "rank": integer("number of filters of a unit", least=1),
         "feature_multiplier": mantissa("of the first product, Q0.31"),
         "feature_shift": exponent("its exponent"),
         "feature_bound": integer("the largest of its sums", least=0),
@@ -416,7 +416,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_svdf_reference,
         compute=_compute_svdf,
         cases=_make_svdf_test_cases,
-        attrs={"rank": integer("filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
+        attrs={"rank": integer("number of filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
         legalize=_legalize_svdf,
         macs=count_svdf_macs,
         operand_names=("data", "weights", "time_weights", "bias", "state"),

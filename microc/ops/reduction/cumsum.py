@@ -53,9 +53,9 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SHIFT = 20
 _ATTRS: Attributes = {
-    "axis": one_axis("along which", 0),
-    "exclusive": flag("an element itself does not count"),
-    "reverse": flag("from the end on"),
+    "axis": one_axis("axis along which the operator computes", 0),
+    "exclusive": flag("True if the result at an element leaves the element out"),
+    "reverse": flag("True if the computation begins at the end of the axis"),
     "rounding": ROUNDING,
 }
 _DEFAULTS = default_attributes(_ATTRS)

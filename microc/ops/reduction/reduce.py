@@ -292,7 +292,7 @@ def _narrow_sum_overflow_message(checked_node: CheckedNode) -> str:
 def _define_reduction(reduction: Reduction) -> OpDef:
     """Return the definition of the operator that computes ``reduction``."""
     more = (
-        {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
+        {"offset": integer("initial value of a sum", 0), "out_dtype": element_type("empty: the data's", "")}
         if reduction.name == "sum"
         else {}
     )
@@ -303,8 +303,8 @@ def _define_reduction(reduction: Reduction) -> OpDef:
         compute=lambda call: _compute_reduction(reduction, call),
         cases=lambda: _make_reduction_test_cases(reduction),
         attrs={
-            "axes": some_axes("that are reduced"),
-            "keepdims": flag("they stay, with one element"),
+            "axes": some_axes("axes that are reduced"),
+            "keepdims": flag("True if the reduced axes remain, with one element"),
             "rounding": ROUNDING,
             **more,
         },
@@ -424,9 +424,9 @@ def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
         cases=_make_arg_extremum_test_cases,
         edges="NaN is passed over, but where it comes first nothing beats it",
         attrs={
-            "axis": one_axis("along which", -1),
-            "keepdims": flag("it stays, with one element"),
-            "last": flag("of equal elements the last"),
+            "axis": one_axis("axis along which the operator computes", -1),
+            "keepdims": flag("True if the reduced axis remains, with one element"),
+            "last": flag("True: the last of equal elements; False: the first"),
             "out_dtype": INDEX,
         },
         axes=lambda attrs, types: (map_unchanged_axes(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
@@ -524,9 +524,9 @@ ARGMAX_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_topk_test_cases,
         edges="NaN is larger than any number",
         attrs={
-            "k": integer("how many", least=0),
-            "axis": one_axis("along which", -1),
-            "largest": flag("or the smallest", True),
+            "k": integer("number of elements", least=0),
+            "axis": one_axis("axis along which the operator computes", -1),
+            "largest": flag("True: largest elements; False: smallest", True),
             "out_dtype": INDEX,
         },
         axes=map_along_axis,

@@ -107,9 +107,9 @@ FRAMES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "frame",
         attrs={
-            "axis": one_axis("of time; the frames' own samples are the axis behind it"),
-            "length": integer("of a frame, in samples", least=1),
-            "step": integer("from a frame's beginning to the next one's", least=1),
+            "axis": one_axis("axis of time, which becomes the frames; a new axis behind it has their samples"),
+            "length": integer("number of samples of a frame", least=1),
+            "step": integer("number of samples between the beginnings of two frames", least=1),
         },
         infer=_infer_frame_types,
         reference=_evaluate_frame_reference,
@@ -247,9 +247,9 @@ FIR_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "fir",
         attrs={
-            "axis": one_axis("of time"),
-            "down": integer("samples from a step to the next", 1, least=1),
-            "shift": integer("of sums of integers, to the right", 0, least=0),
+            "axis": one_axis("axis of time"),
+            "down": integer("number of input samples for each result", 1, least=1),
+            "shift": integer("number of bits by which sums of integers are shifted right", 0, least=0),
         },
         infer=_infer_fir_types,
         reference=_evaluate_fir_reference,
@@ -463,7 +463,7 @@ def _make_biquads_test_cases() -> Iterable[Case]:
 BIQUADS_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "biquads",
-        attrs={"axis": one_axis("of time")},
+        attrs={"axis": one_axis("axis of time")},
         infer=_infer_biquads_types,
         reference=_evaluate_biquads_reference,
         compute=_compute_biquads,

@@ -294,8 +294,8 @@ FILTER_BANK_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "filter_bank_log",
         attrs={
-            "output_scale": integer("of the logarithm", least=0, most=(1 << 31) - 1),
-            "input_correction_bits": integer("how far the data are shifted beforehand", least=0, most=31),
+            "output_scale": integer("factor of the logarithm", least=0, most=(1 << 31) - 1),
+            "input_correction_bits": integer("number of bits by which the data are shifted first", least=0, most=31),
         },
         infer=_infer_filter_bank_log_types,
         reference=_evaluate_filter_bank_log_reference,
@@ -407,7 +407,7 @@ BANDS_OPERATORS: tuple[OpDef, ...] = (
         "band_sums",
         attrs={
             "starts": integers("the first element of each band", least=0),
-            "widths": integers("how many elements each band has", least=0),
+            "widths": integers("number of elements of each band", least=0),
         },
         infer=_infer_band_sums_types,
         reference=_evaluate_band_sums_reference,
@@ -520,9 +520,9 @@ LOGARITHM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "log2_fixed",
         attrs={
-            "offset": integer("added to the data; the sum saturates", 0, least=0),
-            "least": integer("what the sum is at least", 1, least=1),
-            "subtract": integer("from the logarithm, in units of the result", 0),
+            "offset": integer("number added to the data, with saturation", 0, least=0),
+            "least": integer("lower limit of the sum", 1, least=1),
+            "subtract": integer("number subtracted from the logarithm, in units of the result", 0),
         },
         infer=_infer_log2_fixed_types,
         reference=_evaluate_log2_fixed_reference,

@@ -27,13 +27,13 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SUBTRACTION: Attributes = {
     "smoothing": mantissa("weight of the signal in an even channel's noise, of `spectral_subtraction_bits` bits", 0),
-    "one_minus_smoothing": mantissa("weight of its old noise", 0),
-    "alternate_smoothing": mantissa("as `smoothing`, of odd channels", 0),
-    "alternate_one_minus_smoothing": mantissa("weight of their old noise", 0),
-    "smoothing_bits": integer("that the noise has more than the signal", 0, 0, 31),
-    "min_signal_remaining": mantissa("least share of a signal that stays, of as many bits", 0),
+    "one_minus_smoothing": mantissa("weight of the old noise in even channels", 0),
+    "alternate_smoothing": mantissa("weight of the signal in the noise of odd channels", 0),
+    "alternate_one_minus_smoothing": mantissa("weight of the old noise in odd channels", 0),
+    "smoothing_bits": integer("number of fractional bits that the noise has in addition to the signal's", 0, 0, 31),
+    "min_signal_remaining": mantissa("least share of the signal that remains, in spectral_subtraction_bits bits", 0),
     "spectral_subtraction_bits": integer("of the weights and the share", 0, 0, 63),
-    "clamping": flag("the noise that is kept is never more than the signal"),
+    "clamping": flag("True if the noise estimate is limited to the signal"),
 }
 
 
@@ -206,7 +206,9 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "pcan",
-        attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted", least=0, most=63)},
+        attrs={
+            "snr_shift": integer("number of bits by which the ratio of signal and noise is shifted", least=0, most=63)
+        },
         infer=_infer_pcan_types,
         reference=_evaluate_pcan_reference,
         compute=_compute_pcan,

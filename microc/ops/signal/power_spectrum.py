@@ -227,7 +227,7 @@ POWER_SPECTRUM_OPERATORS: tuple[OpDef, ...] = (
         "power_spectrum",
         attrs={
             "fft_length": integer("a power of two", least=4),
-            "shift": integer("of squares of integers, to the right", 0, least=0),
+            "shift": integer("number of bits by which squares of integers are shifted right", 0, least=0),
         },
         infer=_infer_power_spectrum_types,
         reference=_evaluate_power_spectrum_reference,
@@ -384,7 +384,7 @@ def _make_signal_energy_test_cases() -> Iterable[Case]:
 SPECTRUM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "signal_window",
-        attrs={"shift": integer("of the products, to the right", least=0, most=31)},
+        attrs={"shift": integer("number of bits by which products are shifted right", least=0, most=31)},
         infer=_infer_signal_window_types,
         reference=_evaluate_signal_window_reference,
         scalar=_build_signal_window_scalar_expr,
@@ -403,7 +403,7 @@ SPECTRUM_OPERATORS: tuple[OpDef, ...] = (
         "signal_energy",
         attrs={
             "start": integer("the first element of the spectrum", least=0),
-            "end": integer("behind the last", least=0),
+            "end": integer("element behind the last one", least=0),
         },
         infer=_infer_signal_energy_types,
         reference=_evaluate_signal_energy_reference,

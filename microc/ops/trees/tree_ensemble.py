@@ -325,13 +325,13 @@ OPERATORS: tuple[OpDef, ...] = (
         constants=_tree_ensemble_operand_bounds,
         sound=(_tree_error_message,),
         attrs={
-            "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
+            "combine": choice("how the values of the trees are combined", "sum", "min", "max", default="sum"),
             "mode": integer(
-                "how features compare that go to the left, where all nodes agree: a sum of ways", AT_MOST, 0, _WAYS
+                "comparisons with which samples go to the left child, as a sum of flags", AT_MOST, 0, _WAYS
             ),
-            "tables": names("the optional operands that are there", ()),
-            "targets": integer("values of the result", least=1),
-            "depth": integer("of the deepest tree", least=0),
+            "tables": names("names of the optional operands that are present", ()),
+            "targets": integer("number of values of the result", least=1),
+            "depth": integer("depth of the deepest tree", least=0),
         },
         operand_names=("data", "feature", "threshold", "left_leaves", "leaves", "values"),
     ),
