@@ -33,6 +33,7 @@ from microc.run.verification import compare_board_with_host
 from microc.target import Board, FlashMemory, Storage
 from tests.models.test_boards import TOOLS
 from tests.support import corpus, digits
+from tests.support.campaign import in_campaign
 from tests.support.native import WARNINGS
 
 CARD = """[storage] # at 25 MHz and two cycles a bit, and what finding a block takes
@@ -72,7 +73,7 @@ def compiled(where: Board, **options: Any) -> Program:
     return program
 
 
-def dense(units: int = 256) -> Graph:
+def dense(units: int = 160) -> Graph:
     """A dense layer of int8 weights, ``units`` times ``units`` of them."""
     net = GraphBuilder()
     weight = net.constant("w", np.random.default_rng(1).integers(-127, 128, (units, units)).astype(np.int8))
@@ -287,9 +288,9 @@ def test_several_memories_take_buffers_that_may_hold_weights(tmp_path: Path) -> 
 
 def test_layers_are_split_where_their_weights_do_not_fit(tmp_path: Path) -> None:
     """Along output channels: pieces of a dense layer are computed in place by one kernel, two of them in RAM at a time."""
-    data = np.random.default_rng(4).integers(-128, 128, (1, 256)).astype(np.int8)
+    data = np.random.default_rng(4).integers(-128, 128, (1, 160)).astype(np.int8)
     expected = microc.compile(dense())(data)
-    for dma, ram in ((True, 20_000), (False, 6_000)):
+    for dma, ram in ((True, 8_000), (False, 2_600)):
         program = microc.compile(dense(), board=board(tmp_path, dma=dma), cache=False, ram=ram)
         assert isinstance(program, Program)
         plan, card = plan_with_storage(program)
@@ -315,7 +316,7 @@ def test_an_export_contains_the_file_and_its_example_reads_it(tmp_path: Path) ->
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     """With the layer and its bytes, or the storage and its size."""
     with pytest.raises(FitError, match=r"layer .* needs \d+ bytes of RAM, \d+ of them for the weights .* from card"):
-        microc.compile(dense(), board=board(tmp_path), cache=False, ram=1_800)
+        microc.compile(dense(), board=board(tmp_path), cache=False, ram=850)
     with pytest.raises(
         FitError, match=r"storage 'card' is too small; got weights.bin of \d+ bytes, expected at most 600"
     ):
@@ -338,6 +339,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 EMULATED = pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
 
 
+@in_campaign
 @pytest.mark.emulator
 @pytest.mark.cross
 @pytest.mark.parametrize("path", corpus.models("mlperf_ad_int8.tflite"), ids=lambda path: path.stem)

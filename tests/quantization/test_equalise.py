@@ -11,7 +11,7 @@ from microc.graph.ir import Graph
 from microc.quantization.calibration_data import observe_activations
 from microc.quantization.network_structure import ChannelUnits
 from microc.quantization.quantisation_points import find_quantisation_points
-from microc.quantization.repairs import equalise_channels
+from microc.quantization.repairs import MIN_SAMPLES, equalise_channels
 from tests.quantization.networks import Net, images
 
 
@@ -51,7 +51,7 @@ def test_units_do_not_change_the_function(flat: bool) -> None:
 @pytest.mark.parametrize("flat", [False, True])
 def test_badly_scaled_channels_cost_nothing(flat: bool) -> None:
     """The same noise within a decibel, whatever the units were; without equalisation 10 dB more."""
-    data = images(20)
+    data = images(MIN_SAMPLES)
     well, badly = (
         microc.quantize(net, data).report["outputs"][0] for net in (residual(flat), rescaled(residual(flat)))
     )

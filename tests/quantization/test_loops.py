@@ -37,7 +37,7 @@ def loops(graph: Graph) -> list[Node]:
 )
 def test_turns_are_on_integers(name: str, activations: str) -> None:
     """Floats are left at the ends; 40 dB are 1 % of noise. Of 8 bits, ranges have room for more than these few samples."""
-    found = microc.quantize(network(name), sequences(24), activations=activations)
+    found = microc.quantize(network(name), sequences(12), activations=activations)
     assert floats(found.graph) == {"dequantize"}
     assert min(told["decibels"] for told in found.report["outputs"]) > (31 if activations != "int16" else 40)
 
@@ -54,8 +54,8 @@ def test_turns_are_on_integers(name: str, activations: str) -> None:
 )
 def test_layers_and_what_they_begin_with(name: str, how: dict[str, Any]) -> None:
     """Layers on layers; data of which all steps' products are made at once; a first state that is not zero, or an input."""
-    graph, data = network(name, **how), sequences(24, depth=how.get("depth", DEPTH))
-    states = np.random.default_rng(1).uniform(-0.9, 0.9, (24, 1, UNITS)).astype(np.float32)
+    graph, data = network(name, **how), sequences(12, depth=how.get("depth", DEPTH))
+    states = np.random.default_rng(1).uniform(-0.9, 0.9, (12, 1, UNITS)).astype(np.float32)
     given = (data, states) if how.get("start") == "input" else data
     found = microc.quantize(graph, given)
     assert floats(found.graph) == {"dequantize"}

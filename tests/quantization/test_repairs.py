@@ -18,10 +18,10 @@ from tests.support.campaign import in_campaign
 @pytest.mark.parametrize("bits", [pytest.param(4, marks=in_campaign), 2])
 def test_networks_of_few_bits_are_repaired(bits: int) -> None:
     """The noise of the answers falls on other data, too."""
-    graph, data, other = classifier(), images(64), images(40, seed=9)
+    graph, data, other = classifier(), images(40), images(24, seed=9)
     before, after = (
         microc.quantize(graph, data[:count], weights=bits, evaluate=other).report["outputs"][0]["decibels"]
-        for count in (repairs.MIN_SAMPLES - 1, 64)
+        for count in (repairs.MIN_SAMPLES - 1, 40)
     )
     assert after > before + 3
 
@@ -72,7 +72,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_repairs_are_repeatable() -> None:
-    first, second = (microc.quantize(classifier(), images(16), weights=4, seed=1) for _ in range(2))
+    first, second = (microc.quantize(classifier(), images(repairs.MIN_SAMPLES), weights=4, seed=1) for _ in range(2))
     assert first.report == second.report
     for name, array in first.graph.consts.items():
         assert np.array_equal(array, second.graph.consts[name])

@@ -14,6 +14,7 @@ from microc.errors import ModelError, UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
+from microc.quantization.repairs import MIN_SAMPLES
 from tests.frontend.tflite.test_state import variables
 from tests.quantization import states
 from tests.quantization.networks import Net
@@ -46,6 +47,8 @@ STORED = {
     "fixed": ["int8", "int8", "int32"],
 }
 """What feeds back into itself has 16 bits, but what layers alone read of it; what is only moved or chosen has 8."""
+UNREPAIRED = MIN_SAMPLES - 1
+"""Samples of a network that is not repaired, which takes half of the time."""
 
 
 def data(graph: Graph, count: int, seed: int = 0) -> Array:
@@ -78,7 +81,7 @@ def test_all_forms_stream_alike(name: str, activations: str, tmp_path: Path) -> 
     """Saved, compiled, in numpy: the same integers run after run, of two instances by turns, and again from a reset."""
     graph = NETWORKS[name]
     rows = data(graph, 24)
-    found = microc.quantize(graph, rows, activations=activations)
+    found = microc.quantize(graph, rows[:UNREPAIRED], activations=activations)
     again = microc.load(found.save(tmp_path / "net.mcg"))
     one, expected = microc.compile(again, check=False), answers(found.graph, rows)
     two = one.instance()
@@ -92,7 +95,7 @@ def test_all_forms_stream_alike(name: str, activations: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("start", [0.0, 0.3, 1.5])
 def test_starts_are_the_nearest_numbers(start: float) -> None:
     """Even beyond what the state ever is again."""
-    found = microc.quantize(states.cell("lstm", start), frames(48)).graph
+    found = microc.quantize(states.cell("lstm", start), frames(UNREPAIRED)).graph
     for name, stored in found.state.items():
         quant = found.types[name].quant
         assert quant is not None
@@ -102,7 +105,7 @@ def test_starts_are_the_nearest_numbers(start: float) -> None:
 
 def test_a_window_has_the_scale_of_its_frames() -> None:
     """They are moved as they are."""
-    graph = microc.quantize(states.window(), data(states.window(), 48)).graph
+    graph = microc.quantize(states.window(), data(states.window(), UNREPAIRED)).graph
     for state, update in graph.updates.items():
         assert graph.types[state].quant == graph.types[update].quant
     assert [node.op for node in graph.nodes if node.op == "quantize"] == ["quantize"]
@@ -121,7 +124,7 @@ def test_onnx_runtime_streams_alike(tmp_path: Path) -> None:
     """State goes in and comes out as integers of a file in QDQ form."""
     graph = NETWORKS["window"]
     rows = data(graph, 32)
-    found = microc.quantize(graph, rows)
+    found = microc.quantize(graph, rows[:UNREPAIRED])
     runtime = session(found.save(tmp_path / "net.onnx"))
     state, scale, most = dict(found.exact.state), found.recipe.activations["y"].scale, 0.0
     for x, (expected,) in zip(rows, answers(found.graph, rows), strict=True):
@@ -141,12 +144,12 @@ def test_state_in_floats_where_its_layers_are() -> None:
 def test_sequences(tmp_path: Path) -> None:
     """State starts anew with each; labels are of the last answers."""
     graph = NETWORKS["lstm"]
-    rows = np.stack([frames(12, seed) for seed in range(40)])
+    rows = np.stack([frames(12, seed) for seed in range(24)])
     truth = [np.argmax(answers(graph, sequence)[-1]) for sequence in rows]
     np.savez(tmp_path / "data.npz", x=rows, truth=truth)
     found = microc.quantize(graph, tmp_path / "data.npz", labels="truth").report
-    assert (found["samples"], found["evaluated_samples"]) == (480, 480)
-    assert found["classification"]["samples"] == 40 and found["classification"]["float_accuracy"] == 1
+    assert (found["samples"], found["evaluated_samples"]) == (288, 288)
+    assert found["classification"]["samples"] == 24 and found["classification"]["float_accuracy"] == 1
     assert found["classification"]["accuracy"] > 0.9
     few = rows[:8]
     apart, together = (microc.quantize(graph, data).recipe for data in (few, few.reshape(96, 1, DEPTH)))
