@@ -320,6 +320,10 @@ NOT_IN_MEMORY = {
     "a column": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[J // 3, INDEX], 0))),
     "itself": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(RESULT[INDEX, J], 0))),
     "another limit": (RELU_4, ir.Store(RESULT, (INDEX, J), ir.maximum(PLANE[INDEX, J], 1))),
+    "one element": (
+        SUM_OF_NEIGHBOURS,
+        ir.Store(WIDE, (INDEX, J), PLANE[INDEX, 2].astype("int32") + PLANE[INDEX, 2].astype("int32")),
+    ),
     "no neighbours": (
         SUM_OF_NEIGHBOURS,
         ir.Store(WIDE, (INDEX, J), PLANE[INDEX, 2].astype("int32") + PLANE[INDEX, 0].astype("int32")),

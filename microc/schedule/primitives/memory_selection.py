@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from microc.base import dtypes
 from microc.isa import SCALAR, Intrin
-from microc.isa.instruction_set import ANY
 from microc.schedule.primitives.unification import Operands, pointer_of, unify
 from microc.tir import ir
 from microc.tir.analysis.linear_forms import within
@@ -66,16 +65,19 @@ def is_selected_in_memory(name: str) -> bool:
 def build_arguments(intrin: Intrin, operands: Operands, count: int = 1) -> tuple[ir.Expr, ...] | None:
     """Build the arguments of a call from the operands that :func:`.unify` found; None if a parameter has none.
 
-    ``count``: number of elements behind pointers to any number of elements."""
+    ``count``: number of iterations of the loop in the meaning. A pointer is the address of all elements that the meaning accesses
+    then, the first of which is at distance 0."""
     pattern = match_run_pattern(intrin)
+    value = intrin.meaning if pattern is None else pattern.store.value
+    assert isinstance(value, ir.Expr)
+    accesses = [*accesses_of(value), *([ir.Load(pattern.store.buffer, pattern.store.indices)] if pattern else [])]
     args: list[ir.Expr] = []
     for param in intrin.params:
-        if isinstance(param, ir.Var):
-            arg = operands.get(param)
-        else:
-            first, writes = operands.get(pointer_of(param)), pattern is not None and param == pattern.store.buffer
-            extent = count if param.shape[0] == ANY else param.shape[0]
-            arg = ir.AddressOf(first.buffer, first.indices, extent, writes) if isinstance(first, ir.Load) else None
+        arg = operands.get(param if isinstance(param, ir.Var) else pointer_of(param))
+        if isinstance(param, ir.Buffer) and isinstance(arg, ir.Load):
+            distances = [linear(simplify(access.indices[0]))[1] for access in accesses if access.buffer == param]
+            writes = pattern is not None and param == pattern.store.buffer
+            arg = ir.AddressOf(arg.buffer, arg.indices, max(distances) + count, writes) if min(distances) == 0 else None
         if arg is None:
             return None
         args.append(arg)

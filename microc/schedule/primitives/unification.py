@@ -135,7 +135,9 @@ def pointer_of(param: ir.Buffer) -> ir.Expr:
 def _unify_element(pattern: ir.Load, expr: ir.Expr, known: Operands) -> Iterator[Operands]:
     """Iterate over the operands for which an element at a distance from a pointer is the one that ``expr`` loads. All elements of
     a pointer are in one row of a buffer."""
-    if not isinstance(expr, ir.Load) or expr.dtype != pattern.dtype or not free_vars(pattern) <= known.keys():
+    if not isinstance(expr, ir.Load) or expr.dtype != pattern.dtype or not expr.indices:
+        return
+    if len(pattern.indices) != 1 or not free_vars(pattern) <= known.keys():
         return
     distance = substitute(pattern.indices[0], {var: known[var] for var in free_vars(pattern)})
     first = ir.Load(expr.buffer, (*map(simplify, expr.indices[:-1]), simplify(expr.indices[-1] - distance)))

@@ -323,6 +323,12 @@ def select_instructions(schedule: Schedule, target: Target) -> Schedule:
     stores = sorted(list_memory_call_costs(schedule.func, target), key=lambda cost: cost.body - cost.meaning)
     cheaper = (*(cost.name for cost in stores if cost.body < cost.meaning), *_cheaper_intrinsics(target))
     used = find_intrinsics(schedule.func, cheaper)  # the trace names these alone: cores have dozens
+    selected = schedule.select_intrinsics(*used) if used else schedule
+    own = {cost.name for cost in stores}
+    if own.isdisjoint(used) or not explain_fault(selected.func, tables=constant_names(selected.func)):
+        return selected
+    # The verifier cannot prove that the calls cover what the stores did.
+    used = find_intrinsics(schedule.func, [name for name in cheaper if name not in own])
     return schedule.select_intrinsics(*used) if used else schedule
 
 
