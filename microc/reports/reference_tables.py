@@ -206,9 +206,6 @@ mypy and pyright report misspelt options and values, and a function of yours pas
 microc keeps compiled projects, weights included, in a cache. It reuses a project if file, options, board and compiler are
 the same. The folder is `MICROC_CACHE`, by default the user's cache folder (`~/.cache/microc` on Linux); an empty `MICROC_CACHE`
 turns the cache off. The cache holds up to 512 MB; the projects that were unused for the longest time are removed first. Networks
-microc keeps compiled projects, weights included, in a cache. It reuses a project if file, options, board and compiler are
-the same. The folder is `MICROC_CACHE`, by default the user's cache folder (`~/.cache/microc` on Linux); an empty `MICROC_CACHE`
-turns the cache off. The cache holds up to 512 MB; the projects that were unused for the longest time are removed first. Networks
 of Python objects, and compilations with plugins, passes, rules or dumps are not kept. The cache also keeps the schedules that
 were chosen for kernels: after a change of options, weights or other layers, equal kernels keep theirs. Plugins, passes,
 instruments and rules alone turn that off.
