@@ -44,14 +44,19 @@ enum microc_operation {
     MICROC_PROFILE = 7,
     MICROC_RESET = 8,
     MICROC_STATS = 9,
-    MICROC_REGION = 10, /* this and what follows: firmware for tuning alone, microc_load.h */
+    MICROC_REGION = 10, /* this and the next four: firmware for tuning alone, microc_load.h */
     MICROC_LOAD = 11,   /* and firmware with slots, microc_slot.h */
     MICROC_FETCH = 12,
     MICROC_CALL = 13,
     MICROC_CHECK = 14,
-    MICROC_SLOTS = 15, /* this and what follows: firmware with slots alone */
+    MICROC_SLOTS = 15, /* this and the next two: firmware with slots alone */
     MICROC_ERASE = 16,
     MICROC_COMMIT = 17,
+    MICROC_BANK = 18, /* this and what follows: firmware that learns alone, microc_store.h */
+    MICROC_BANK_READ = 19,
+    MICROC_SAVE = 20,
+    MICROC_RESTORE = 21,
+    MICROC_CLEAR = 22,
     MICROC_REPLY = 0x80 /* or-ed to the operation in its reply */
 };
 
@@ -68,11 +73,11 @@ enum microc_status {
     MICROC_BAD_COUNT = -9,     /* a repeat count of zero */
     MICROC_UNBOUND = -10,      /* the tensor has no memory yet */
     MICROC_RUN_FAILED = -11,   /* the model's run returned an error, or what was called */
-    MICROC_BAD_IMAGE = -12,    /* what is to be called was not loaded whole, or was overwritten */
-    MICROC_BAD_TARGET = -13,   /* the network is of another format, core or ABI */
+    MICROC_BAD_IMAGE = -12,    /* what is to be called, or saved, is not there whole, or was overwritten; no bank holds a whole save */
+    MICROC_BAD_TARGET = -13,   /* the network is of another format, core or ABI; the weights are of another network */
     MICROC_NO_ROOM = -14,      /* the network needs more flash, memory or stack than the board has for it */
     MICROC_BAD_SIGNATURE = -15, /* the firmware does not accept the network's signature */
-    MICROC_SLOT_FAILED = -16   /* a slot could not be erased or written */
+    MICROC_SLOT_FAILED = -16   /* a slot or bank could not be read, erased or written */
 };
 
 enum microc_kind { MICROC_INPUT = 0, MICROC_OUTPUT = 1, MICROC_INTERMEDIATE = 2, MICROC_STATE = 3 };
@@ -105,6 +110,10 @@ struct microc_tensor {
     uint8_t kind;    /* enum microc_kind */
 };
 
+#ifdef MICROC_RPC_STORE
+struct microc_store;
+#endif
+
 /* Called after each kernel; `kernel` is its index. */
 typedef void (*microc_hook)(void *user, uint32_t kernel);
 
@@ -123,6 +132,10 @@ struct microc_model {
 #ifdef MICROC_SELF_TEST
     /* Run samples whose outputs are known: 0 if they are as they must be. NULL when the network has none. */
     int (*self_test)(void);
+#endif
+#ifdef MICROC_RPC_STORE
+    /* The tensors that learning changes, and their banks; NULL when the network does not learn. */
+    const struct microc_store *store;
 #endif
 };
 

@@ -69,7 +69,6 @@ int microc_slot_tell(const struct microc_call *call);
 int microc_slot_erase(const struct microc_call *call);
 int microc_slot_load(const struct microc_call *call);
 int microc_slot_commit(const struct microc_call *call);
-int microc_slot_refuse(const struct microc_call *call);
 
 #ifdef __cplusplus
 }

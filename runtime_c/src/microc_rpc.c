@@ -11,6 +11,9 @@
 #ifdef MICROC_RPC_SLOTS
 #include "microc_slot.h"
 #endif
+#ifdef MICROC_RPC_STORE
+#include "microc_store.h"
+#endif
 
 #if defined(MICROC_RPC_LOAD) && defined(MICROC_RPC_SLOTS)
 #error "firmware takes networks or code for tuning: CALL would run what no signature covers"
@@ -221,47 +224,51 @@ static int tell_statistics(const struct microc_call *call)
 #endif
 }
 
-/* Indexed by operation - 1. A payload has `size` bytes, or as many at least when `open`. */
+/* Indexed by operation; the handle of an operation that this firmware lacks is NULL. A payload has `size` bytes, or as many at
+ * least when `open`. */
 static const struct {
     handler handle;
     uint8_t size;
     uint8_t open;
     uint8_t needs_model;
 } operations[] = {
-    {hello, 0, 0, 0},
-    {describe_model, 0, 0, 1},
-    {list_tensors, 2, 0, 1},
-    {write_tensor, WRITE_HEADER, 1, 1},
-    {read_tensor, 8, 0, 1},
-    {run, 8, 0, 1},
-    {profile_kernels, 4, 0, 1},
-    {reset, 0, 0, 1},
-    {tell_statistics, 0, 0, 0},
+    [MICROC_HELLO] = {hello, 0, 0, 0},
+    [MICROC_MODEL] = {describe_model, 0, 0, 1},
+    [MICROC_TENSORS] = {list_tensors, 2, 0, 1},
+    [MICROC_WRITE] = {write_tensor, WRITE_HEADER, 1, 1},
+    [MICROC_READ] = {read_tensor, 8, 0, 1},
+    [MICROC_RUN] = {run, 8, 0, 1},
+    [MICROC_PROFILE] = {profile_kernels, 4, 0, 1},
+    [MICROC_RESET] = {reset, 0, 0, 1},
+    [MICROC_STATS] = {tell_statistics, 0, 0, 0},
 #ifdef MICROC_RPC_LOAD
-    {microc_load_region, 0, 0, 0},
-    {microc_load_bytes, MICROC_LOAD_HEADER, 1, 0},
-    {microc_load_fetch, MICROC_FETCH_REQUEST, 0, 0},
-    {microc_load_call, MICROC_CALL_HEADER, 1, 0},
-    {microc_load_check, MICROC_CHECK_REQUEST, 0, 0},
+    [MICROC_REGION] = {microc_load_region, 0, 0, 0},
+    [MICROC_LOAD] = {microc_load_bytes, MICROC_LOAD_HEADER, 1, 0},
+    [MICROC_FETCH] = {microc_load_fetch, MICROC_FETCH_REQUEST, 0, 0},
+    [MICROC_CALL] = {microc_load_call, MICROC_CALL_HEADER, 1, 0},
+    [MICROC_CHECK] = {microc_load_check, MICROC_CHECK_REQUEST, 0, 0},
 #endif
 #ifdef MICROC_RPC_SLOTS
-    {microc_slot_refuse, 0, 1, 0}, /* REGION */
-    {microc_slot_load, MICROC_LOAD_HEADER, 1, 0},
-    {microc_slot_refuse, 0, 1, 0}, /* FETCH, CALL, CHECK */
-    {microc_slot_refuse, 0, 1, 0},
-    {microc_slot_refuse, 0, 1, 0},
-    {microc_slot_tell, 0, 0, 0},
-    {microc_slot_erase, MICROC_ERASE_REQUEST, 0, 0},
-    {microc_slot_commit, MICROC_COMMIT_REQUEST, 0, 0},
+    [MICROC_LOAD] = {microc_slot_load, MICROC_LOAD_HEADER, 1, 0},
+    [MICROC_SLOTS] = {microc_slot_tell, 0, 0, 0},
+    [MICROC_ERASE] = {microc_slot_erase, MICROC_ERASE_REQUEST, 0, 0},
+    [MICROC_COMMIT] = {microc_slot_commit, MICROC_COMMIT_REQUEST, 0, 0},
+#endif
+#ifdef MICROC_RPC_STORE
+    [MICROC_BANK] = {microc_store_tell_bank, MICROC_BANK_REQUEST, 0, 1},
+    [MICROC_BANK_READ] = {microc_store_read_bank, MICROC_BANK_READ_REQUEST, 0, 1},
+    [MICROC_SAVE] = {microc_store_save_tensors, MICROC_SAVE_REQUEST, 0, 1},
+    [MICROC_RESTORE] = {microc_store_restore_tensors, 0, 0, 1},
+    [MICROC_CLEAR] = {microc_store_clear_banks, 0, 0, 1},
 #endif
 };
 
 static int execute(struct microc_rpc *rpc, uint16_t size)
 {
-    uint8_t index = (uint8_t)(rpc->request[AT_OPERATION] - 1u);
+    uint8_t index = rpc->request[AT_OPERATION];
     uint8_t model = rpc->request[AT_MODEL];
     struct microc_call call;
-    if (index >= sizeof operations / sizeof operations[0]) {
+    if (index >= sizeof operations / sizeof operations[0] || operations[index].handle == NULL) {
         return MICROC_BAD_OPERATION;
     }
     if (size < operations[index].size || (size > operations[index].size && !operations[index].open)) {

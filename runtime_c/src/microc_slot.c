@@ -261,9 +261,3 @@ int microc_slot_commit(const struct microc_call *call)
     }
     return status;
 }
-
-int microc_slot_refuse(const struct microc_call *call)
-{
-    (void)call;
-    return MICROC_BAD_OPERATION;
-}

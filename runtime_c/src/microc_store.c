@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "microc_frame.h"
+#ifdef MICROC_RPC_STORE
+#include "microc_load.h"
+#endif
 
 /* The record, written last: until it is there whole, a bank holds nothing. SPEC.md, "Stored weights". */
 #define RECORD_MAGIC 0x574D4301u
@@ -15,6 +18,7 @@
 #define AT_CHECK 20u
 #define RECORD 24u
 #define LARGEST 0x7FFFFFFFu
+#define NO_BANK 2u
 
 /* Bytes in whole units. */
 static uint32_t whole_units(uint32_t size)
@@ -22,61 +26,126 @@ static uint32_t whole_units(uint32_t size)
     return (size + MICROC_STORE_UNIT - 1u) & ~(MICROC_STORE_UNIT - 1u);
 }
 
-uint32_t microc_store_size(const struct microc_piece *pieces, uint32_t count)
+uint32_t microc_store_size(const struct microc_store *store)
 {
     uint32_t total = MICROC_STORE_RECORD, k;
-    for (k = 0; k < count; k++) {
-        if (pieces[k].size > LARGEST - MICROC_STORE_UNIT || total > LARGEST - whole_units(pieces[k].size)) {
+    for (k = 0; k < store->count; k++) {
+        const uint32_t size = store->pieces[k].size;
+        if (size > LARGEST - MICROC_STORE_UNIT || total > LARGEST - whole_units(size)) {
             return 0;
         }
-        total += whole_units(pieces[k].size);
+        total += whole_units(size);
     }
     return total;
 }
 
-/* Extend the check of the pieces before by a piece: the CRC-32 of the check and of the piece's own CRC-32. */
-static uint32_t extend(uint32_t check, const struct microc_piece *piece)
+/* Extend the check of the pieces before by a piece of this CRC-32: the CRC-32 of both. */
+static uint32_t extend(uint32_t check, uint32_t crc)
 {
     uint8_t both[8];
     microc_put32(both, check);
-    microc_put32(both + 4, microc_crc32(piece->data, piece->size));
+    microc_put32(both + 4, crc);
     return microc_crc32(both, sizeof both);
 }
 
-/* Whether a bank has a whole record of this identity and size; and its sequence number and the check of its pieces. */
-static int committed(uint32_t bank, uint32_t identity, uint32_t size, uint32_t *sequence, uint32_t *check)
+uint32_t microc_store_check(const struct microc_store *store)
 {
-    uint8_t record[RECORD];
-    if (microc_port_bank_read(bank, 0, record, RECORD) != 0) {
-        return 0;
+    uint32_t k, check = 0;
+    for (k = 0; k < store->count; k++) {
+        check = extend(check, microc_crc32(store->pieces[k].data, store->pieces[k].size));
     }
-    *sequence = microc_get32(record + AT_SEQUENCE);
-    *check = microc_get32(record + AT_DATA_CHECK);
-    return microc_get32(record) == RECORD_MAGIC && microc_get32(record + AT_CHECK) == microc_crc32(record, AT_CHECK) &&
-           microc_get32(record + AT_IDENTITY) == identity && microc_get32(record + AT_SIZE) == size;
+    return check;
 }
 
-/* The bank with the newest record, or 2 if none has one. Numbers go round: the newer is less than half of them ahead. */
-static uint32_t newest(uint32_t identity, uint32_t size, uint32_t *sequence)
+static int read_bank(const struct microc_store *store, uint32_t bank, uint32_t offset, uint8_t *data, uint32_t size)
 {
-    uint32_t found = 2u, number, check, bank;
+    return microc_port_bank_read(store->bank + bank, offset, data, size);
+}
+
+/* Write or, with data NULL, erase; a MICROC_STORE status. */
+static int write_bank(const struct microc_store *store, uint32_t bank, uint32_t offset, const uint8_t *data, uint32_t size)
+{
+    return microc_port_bank_write(store->bank + bank, offset, data, size) == 0 ? MICROC_STORE_OK : MICROC_STORE_FAILED;
+}
+
+/* Read a bank's record alone: its state is MICROC_BANK_WHOLE if the record is, and of this network. */
+static void read_record(const struct microc_store *store, uint32_t bank, struct microc_bank *found)
+{
+    uint8_t record[RECORD];
+    uint32_t k;
+    (void)memset(found, 0, sizeof *found);
+    if (read_bank(store, bank, 0, record, RECORD) != 0) {
+        found->state = MICROC_BANK_FAILED;
+        return;
+    }
+    if (microc_get32(record) != RECORD_MAGIC || microc_get32(record + AT_CHECK) != microc_crc32(record, AT_CHECK)) {
+        /* Erased memory has equal bytes: ones in most kinds of flash, zeros in some. */
+        for (k = 0; k < RECORD && record[k] == record[0]; k++) {
+        }
+        found->state = k == RECORD ? MICROC_BANK_EMPTY : MICROC_BANK_DAMAGED;
+        return;
+    }
+    found->sequence = microc_get32(record + AT_SEQUENCE);
+    found->identity = microc_get32(record + AT_IDENTITY);
+    found->size = microc_get32(record + AT_SIZE);
+    found->check = microc_get32(record + AT_DATA_CHECK);
+    found->state = found->identity == store->identity && found->size == microc_store_size(store) ? MICROC_BANK_WHOLE
+                                                                                               : MICROC_BANK_FOREIGN;
+}
+
+void microc_store_inspect(const struct microc_store *store, uint32_t bank, struct microc_bank *found)
+{
+    uint8_t chunk[MICROC_STORE_UNIT];
+    uint32_t k, at, size, crc, check = 0, offset = MICROC_STORE_RECORD;
+    read_record(store, bank, found);
+    if (found->state != MICROC_BANK_WHOLE) {
+        return;
+    }
+    for (k = 0; k < store->count; k++) {
+        crc = 0;
+        for (at = 0; at < store->pieces[k].size; at += size) {
+            size = store->pieces[k].size - at < MICROC_STORE_UNIT ? store->pieces[k].size - at : MICROC_STORE_UNIT;
+            if (read_bank(store, bank, offset + at, chunk, size) != 0) {
+                found->state = MICROC_BANK_FAILED;
+                return;
+            }
+            crc = microc_crc32_extend(crc, chunk, size);
+        }
+        check = extend(check, crc);
+        offset += whole_units(store->pieces[k].size);
+    }
+    found->state = check == found->check ? MICROC_BANK_WHOLE : MICROC_BANK_DAMAGED;
+}
+
+/* The bank with the newest whole save, and its number: 0 without one. Numbers wrap: the newer is less than half of them ahead. */
+static uint32_t find_newest(const struct microc_store *store, uint32_t *sequence)
+{
+    uint32_t newest = NO_BANK, bank;
+    struct microc_bank found;
     *sequence = 0;
-    for (bank = 0; bank < 2u; bank++) {
-        if (committed(bank, identity, size, &number, &check) && (found == 2u || number - *sequence < 0x80000000u)) {
-            found = bank;
-            *sequence = number;
+    for (bank = 0; bank < NO_BANK; bank++) {
+        microc_store_inspect(store, bank, &found);
+        if (found.state == MICROC_BANK_WHOLE && (newest == NO_BANK || found.sequence - *sequence < 0x80000000u)) {
+            newest = bank;
+            *sequence = found.sequence;
         }
     }
-    return found;
+    return newest;
+}
+
+uint32_t microc_store_newest(const struct microc_store *store)
+{
+    uint32_t sequence;
+    return find_newest(store, &sequence);
 }
 
 /* Write a piece in whole units: the last one is filled with 0xFF. */
-static int write_piece(uint32_t bank, uint32_t offset, const struct microc_piece *piece)
+static int write_piece(const struct microc_store *store, uint32_t bank, uint32_t offset, const struct microc_piece *piece)
 {
     const uint8_t *const bytes = piece->data;
     const uint32_t even = piece->size & ~(MICROC_STORE_UNIT - 1u);
     uint8_t unit[MICROC_STORE_UNIT];
-    if (even != 0u && microc_port_bank_write(bank, offset, bytes, even) != 0) {
+    if (even != 0u && write_bank(store, bank, offset, bytes, even) != MICROC_STORE_OK) {
         return MICROC_STORE_FAILED;
     }
     if (even == piece->size) {
@@ -84,80 +153,158 @@ static int write_piece(uint32_t bank, uint32_t offset, const struct microc_piece
     }
     (void)memset(unit, 0xFF, sizeof unit);
     (void)memcpy(unit, bytes + even, piece->size - even);
-    return microc_port_bank_write(bank, offset + even, unit, MICROC_STORE_UNIT) == 0 ? MICROC_STORE_OK : MICROC_STORE_FAILED;
+    return write_bank(store, bank, offset + even, unit, MICROC_STORE_UNIT);
 }
 
 /* Whether the bytes of a bank are those of a piece. */
-static int reads_back(uint32_t bank, uint32_t offset, const struct microc_piece *piece)
+static int reads_back(const struct microc_store *store, uint32_t bank, uint32_t offset, const struct microc_piece *piece)
 {
     const uint8_t *const bytes = piece->data;
     uint8_t chunk[MICROC_STORE_UNIT];
     uint32_t at, size;
     for (at = 0; at < piece->size; at += size) {
         size = piece->size - at < MICROC_STORE_UNIT ? piece->size - at : MICROC_STORE_UNIT;
-        if (microc_port_bank_read(bank, offset + at, chunk, size) != 0 || memcmp(chunk, bytes + at, size) != 0) {
+        if (read_bank(store, bank, offset + at, chunk, size) != 0 || memcmp(chunk, bytes + at, size) != 0) {
             return 0;
         }
     }
     return 1;
 }
 
-int microc_store_save(uint32_t identity, const struct microc_piece *pieces, uint32_t count)
+int microc_store_save(const struct microc_store *store)
 {
     uint8_t record[MICROC_STORE_RECORD];
-    uint32_t sequence, k, check = 0, offset = MICROC_STORE_RECORD;
-    const uint32_t size = microc_store_size(pieces, count);
-    const uint32_t bank = newest(identity, size, &sequence) == 0u ? 1u : 0u;
+    uint32_t sequence, k, offset = MICROC_STORE_RECORD;
+    const uint32_t size = microc_store_size(store);
+    const uint32_t bank = find_newest(store, &sequence) == 0u ? 1u : 0u;
     struct microc_piece whole;
-    if (size == 0u || microc_port_bank_write(bank, 0, NULL, size) != 0) {
+    if (size == 0u || write_bank(store, bank, 0, NULL, size) != MICROC_STORE_OK) {
         return MICROC_STORE_FAILED;
     }
-    for (k = 0; k < count; k++) {
-        if (write_piece(bank, offset, &pieces[k]) != MICROC_STORE_OK || reads_back(bank, offset, &pieces[k]) == 0) {
+    for (k = 0; k < store->count; k++) {
+        const struct microc_piece *const piece = &store->pieces[k];
+        if (write_piece(store, bank, offset, piece) != MICROC_STORE_OK || reads_back(store, bank, offset, piece) == 0) {
             return MICROC_STORE_FAILED;
         }
-        check = extend(check, &pieces[k]);
-        offset += whole_units(pieces[k].size);
+        offset += whole_units(piece->size);
     }
     (void)memset(record, 0xFF, sizeof record);
     microc_put32(record, RECORD_MAGIC);
     microc_put32(record + AT_SEQUENCE, sequence + 1u);
-    microc_put32(record + AT_IDENTITY, identity);
+    microc_put32(record + AT_IDENTITY, store->identity);
     microc_put32(record + AT_SIZE, size);
-    microc_put32(record + AT_DATA_CHECK, check);
+    microc_put32(record + AT_DATA_CHECK, microc_store_check(store));
     microc_put32(record + AT_CHECK, microc_crc32(record, AT_CHECK));
     whole.data = record;
     whole.size = sizeof record;
-    if (write_piece(bank, 0, &whole) != MICROC_STORE_OK || reads_back(bank, 0, &whole) == 0) {
-        (void)microc_port_bank_write(bank, 0, NULL, MICROC_STORE_RECORD);
+    if (write_piece(store, bank, 0, &whole) != MICROC_STORE_OK || reads_back(store, bank, 0, &whole) == 0) {
+        (void)write_bank(store, bank, 0, NULL, MICROC_STORE_RECORD);
         return MICROC_STORE_FAILED;
     }
     return MICROC_STORE_OK;
 }
 
-/* Read the pieces of a bank; whether they are those that its record tells of. */
-static int read_pieces(uint32_t bank, uint32_t expected, const struct microc_piece *pieces, uint32_t count)
+int microc_store_restore(const struct microc_store *store)
 {
-    uint32_t k, check = 0, offset = MICROC_STORE_RECORD;
-    for (k = 0; k < count; k++) {
-        if (microc_port_bank_read(bank, offset, pieces[k].data, pieces[k].size) != 0) {
-            return 0;
-        }
-        check = extend(check, &pieces[k]);
-        offset += whole_units(pieces[k].size);
+    const uint32_t bank = microc_store_newest(store);
+    uint32_t k, offset = MICROC_STORE_RECORD;
+    struct microc_bank found;
+    if (bank == NO_BANK) {
+        return MICROC_STORE_EMPTY;
     }
-    return check == expected;
+    read_record(store, bank, &found);
+    for (k = 0; k < store->count; k++) {
+        if (read_bank(store, bank, offset, store->pieces[k].data, store->pieces[k].size) != 0) {
+            return MICROC_STORE_FAILED;
+        }
+        offset += whole_units(store->pieces[k].size);
+    }
+    return microc_store_check(store) == found.check ? MICROC_STORE_OK : MICROC_STORE_FAILED;
 }
 
-int microc_store_restore(uint32_t identity, const struct microc_piece *pieces, uint32_t count)
+int microc_store_clear(const struct microc_store *store)
 {
-    const uint32_t size = microc_store_size(pieces, count);
-    uint32_t sequence, check, k, bank = newest(identity, size, &sequence);
-    for (k = 0; k < 2u && bank < 2u && size != 0u; k++) {
-        if (committed(bank, identity, size, &sequence, &check) && read_pieces(bank, check, pieces, count)) {
-            return MICROC_STORE_OK;
-        }
-        bank = 1u - bank;
-    }
-    return MICROC_STORE_EMPTY;
+    const uint32_t last = microc_store_newest(store) == 0u ? 0u : 1u;
+    return write_bank(store, 1u - last, 0, NULL, MICROC_STORE_RECORD) == MICROC_STORE_OK
+               ? write_bank(store, last, 0, NULL, MICROC_STORE_RECORD)
+               : MICROC_STORE_FAILED;
 }
+
+#ifdef MICROC_RPC_STORE
+
+/* ---- Operations; each returns the bytes of `answer` it has written, or a negative enum microc_status. */
+
+int microc_store_tell_bank(const struct microc_call *call)
+{
+    const uint32_t bank = call->payload[0];
+    struct microc_bank found;
+    if (call->model->store == NULL) {
+        return MICROC_BAD_OPERATION;
+    }
+    if (bank >= NO_BANK) {
+        return MICROC_BAD_RANGE;
+    }
+    microc_store_inspect(call->model->store, bank, &found);
+    (void)memset(call->answer, 0, 4);
+    call->answer[0] = (uint8_t)found.state;
+    call->answer[1] = microc_store_newest(call->model->store) == bank ? 1u : 0u;
+    microc_put32(call->answer + 4, found.sequence);
+    microc_put32(call->answer + 8, found.identity);
+    microc_put32(call->answer + 12, found.size);
+    microc_put32(call->answer + 16, found.check);
+    return 20;
+}
+
+int microc_store_read_bank(const struct microc_call *call)
+{
+    const uint32_t bank = call->payload[0];
+    const uint32_t offset = microc_get32(call->payload + 1);
+    const uint16_t size = microc_get16(call->payload + 5);
+    uint32_t room;
+    if (call->model->store == NULL) {
+        return MICROC_BAD_OPERATION;
+    }
+    room = microc_store_size(call->model->store);
+    if (bank >= NO_BANK || offset > room || size > room - offset || size > MICROC_RPC_MAX_PAYLOAD) {
+        return MICROC_BAD_RANGE;
+    }
+    return read_bank(call->model->store, bank, offset, call->answer, size) == 0 ? (int)size : MICROC_SLOT_FAILED;
+}
+
+int microc_store_save_tensors(const struct microc_call *call)
+{
+    const struct microc_store *const store = call->model->store;
+    if (store == NULL) {
+        return MICROC_BAD_OPERATION;
+    }
+    if (microc_get32(call->payload) != store->identity || microc_get32(call->payload + 4) != microc_store_size(store)) {
+        return MICROC_BAD_TARGET;
+    }
+    if (microc_get32(call->payload + 8) != microc_store_check(store)) {
+        return MICROC_BAD_IMAGE;
+    }
+    return microc_store_save(store) == MICROC_STORE_OK ? MICROC_OK : MICROC_SLOT_FAILED;
+}
+
+int microc_store_restore_tensors(const struct microc_call *call)
+{
+    int status;
+    if (call->model->store == NULL) {
+        return MICROC_BAD_OPERATION;
+    }
+    status = microc_store_restore(call->model->store);
+    if (status == MICROC_STORE_FAILED) {
+        call->model->reset();
+    }
+    return status == MICROC_STORE_OK ? MICROC_OK : status == MICROC_STORE_EMPTY ? MICROC_BAD_IMAGE : MICROC_SLOT_FAILED;
+}
+
+int microc_store_clear_banks(const struct microc_call *call)
+{
+    if (call->model->store == NULL) {
+        return MICROC_BAD_OPERATION;
+    }
+    return microc_store_clear(call->model->store) == MICROC_STORE_OK ? MICROC_OK : MICROC_SLOT_FAILED;
+}
+
+#endif

@@ -317,10 +317,11 @@ int keep(int restores);
 int keep(int restores)
 {
     struct microc_piece pieces[TWO_LEARNED_COUNT];
+    const struct microc_store store = { pieces, TWO_LEARNED_COUNT, 7, 0 };
     for (uint32_t k = 0; k < TWO_LEARNED_COUNT; k++) {
         pieces[k].data = two_learned(memory, k, &pieces[k].size);
     }
-    return restores ? microc_store_restore(7, pieces, TWO_LEARNED_COUNT) : microc_store_save(7, pieces, TWO_LEARNED_COUNT);
+    return restores ? microc_store_restore(&store) : microc_store_save(&store);
 }
 """
 
