@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -30,6 +30,7 @@ from microc.document.blocks import Table, document, numbers, prose, table, texts
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
+    from microc.device.board_info import Bank
     from microc.device.transport import Transport
     from microc.run.board_project import Project
     from microc.run.data.samples import Samples
@@ -46,14 +47,15 @@ def run_learn_command(arguments: LearnArguments) -> show.Answer:
     from microc.run.learning import evaluate_learner, learn_samples, sample_labels
     from microc.run.session import Device
 
-    if arguments.data is None and arguments.test is None:
+    uses_banks = arguments.keep or arguments.clear or arguments.banks or arguments.fetch is not None
+    if arguments.data is None and arguments.test is None and not uses_banks:
         raise UsageError(
             "learn requires samples; got neither --data nor --test",
-            hint="name them: microc learn firmware --data train.npz --labels labels",
+            hint="name them: microc learn firmware --data train.npz --labels labels; or show the banks: --banks",
         )
     if arguments.test is not None and arguments.expected is not None:
         raise UsageError("--test cannot be combined with --expected", hint="leave out --test: --data is compared")
-    check_output_paths(**{"--save": arguments.save})
+    check_output_paths(**{"--save": arguments.save, "--fetch": arguments.fetch})
     pixel_range(arguments.pixels, [arguments.data, arguments.test])
     progress, losses = progress_callback(arguments), []
     with open_project_of_source(arguments) as project:
@@ -63,23 +65,28 @@ def run_learn_command(arguments: LearnArguments) -> show.Answer:
         own = [tensors[name] for name in manifest["outputs"][:-1]]
         samples = load_samples(arguments.data, arguments.labels, arguments.pixels, manifest, arguments.expected)
         test = load_samples(arguments.test, arguments.labels, arguments.pixels, manifest) or samples
-        assert test is not None
         labels = sample_labels(samples, tensors[entry["labels"]], own) if samples is not None else None
         build_firmware(project, arguments)
         with Device(project, progress=None, **serial_line_options(arguments)) as device:
+            if arguments.fetch is not None:
+                device.fetch_bank(arguments.fetch)
+            if arguments.clear:
+                device.clear_banks()
             if arguments.restore is not None:
                 device.restore_weights(arguments.restore)
-            before = evaluate_learner(device, test, progress)
+            before = evaluate_learner(device, test, progress) if test is not None else None
             inference = device.last
             if samples is not None and labels is not None:
                 epochs = learn_samples(device, samples, labels, arguments.rate, arguments.seed, progress)
                 losses = list(islice(epochs, arguments.epochs))
             step, clock = device.last, device.clock
-            after = evaluate_learner(device, test, progress) if losses else before
+            after = evaluate_learner(device, test, progress) if test is not None and losses else before
             if arguments.save is not None:
                 device.save_weights(arguments.save)
-    assert step is not None and inference is not None
-    times = [clock.convert_ticks(timing.max) for timing in (inference, step)]
+            if arguments.keep:
+                device.save_to_bank()
+            banks = device.banks() if uses_banks else ()
+    times = [clock.convert_ticks(timing.max) if timing is not None else None for timing in (inference, step)]
     data = {
         "board": project.board.name,
         "network": manifest["model"],
@@ -91,17 +98,32 @@ def run_learn_command(arguments: LearnArguments) -> show.Answer:
         "unit_meaning": clock.meaning,
         "inference_time": times[0],
         "step_time": times[1] if losses else None,
-        "tested": len(test),
-        "quality_before": _quality_to_data(before),
-        "quality_after": _quality_to_data(after),
+        "tested": len(test) if test is not None else 0,
+        "quality_before": _quality_to_data(before) if before is not None else None,
+        "quality_after": _quality_to_data(after) if after is not None else None,
         "restored": str(arguments.restore) if arguments.restore else None,
         "saved": str(arguments.save) if arguments.save else None,
+        "fetched": str(arguments.fetch) if arguments.fetch else None,
+        "banks": [asdict(bank) for bank in banks],
     }
     lines = [f"epoch {number}: mean loss {loss:.6g}" for number, loss in enumerate(losses, 1)]
-    lines += [f"an inference: {show.format_integer(times[0])} {clock.unit}"]
-    lines += [f"a step: {show.format_integer(times[1])} {clock.unit}, with its inference"] if losses else []
+    lines += [f"an inference: {show.format_integer(times[0])} {clock.unit}"] if times[0] is not None else []
+    lines += (
+        [f"a step: {show.format_integer(times[1])} {clock.unit}, with its inference"] if losses and times[1] else []
+    )
     lines += [f"saved to {arguments.save}"] if arguments.save else []
-    return show.Answer(data, document(prose(*lines), _quality_table(before, after)))
+    lines += [f"fetched into {arguments.fetch}"] if arguments.fetch else []
+    tables = [_quality_table(before, after)] if before is not None and after is not None else []
+    return show.Answer(data, document(prose(*lines), *tables, *([_bank_table(banks)] if banks else [])))
+
+
+def _bank_table(banks: Sequence[Bank]) -> Table:
+    """Make a table of the banks of learned weights."""
+    rows = [
+        (str(bank.number), bank.state, "yes" if bank.newest else "", f"{bank.check:08x}", bank.generation, bank.nbytes)
+        for bank in banks
+    ]
+    return table((*texts("bank", "state", "restored at boot", "CRC"), *numbers("generation", "bytes")), rows)
 
 
 def _quality_to_data(quality: Quality) -> dict[str, Any]:

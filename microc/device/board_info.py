@@ -113,6 +113,46 @@ class Slots:
     core: str
 
 
+BANK_STATES = ("empty", "whole", "damaged", "foreign", "failed")
+"""States of a bank of learned weights by their number in the protocol (``enum microc_bank_state``)."""
+BANK_RECORD, BANK_UNIT = 32, 16
+"""Bytes of a bank before the first tensor, and the unit of the tensors' offsets, in bytes."""
+
+
+@frozen
+class Bank:
+    """One of a network's two banks of non-volatile memory for learned weights.
+
+    ``state``: one of :data:`BANK_STATES`; ``foreign`` if another network has saved there, ``failed`` if the board cannot read
+    it. ``newest``: True if the board restores this bank. The others are 0 for a bank without a record: ``generation``, number of
+    the save; ``identity``, number that marks the network's saves; ``nbytes``, bytes of the save; ``check``, CRC of the
+    tensors."""
+
+    number: int
+    state: str
+    newest: bool
+    generation: int
+    identity: int
+    nbytes: int
+    check: int
+
+
+def bank_offsets(sizes: Sequence[int]) -> list[int]:
+    """Return the offset in a bank of each tensor of ``sizes`` bytes, and behind them the bytes of the save."""
+    offsets = [BANK_RECORD]
+    for size in sizes:
+        offsets.append(offsets[-1] - -size // BANK_UNIT * BANK_UNIT)
+    return offsets
+
+
+def bank_check(tensors: Sequence[bytes]) -> int:
+    """Return the check of saved tensors: 0, and after each tensor the CRC-32 of the check and of the tensor's CRC-32."""
+    check = 0
+    for data in tensors:
+        check = zlib.crc32(struct.pack("<II", check, zlib.crc32(data)))
+    return check
+
+
 @frozen
 class LoadedImage:
     """Code that was loaded into a board's :class:`CodeRegion`: its offset, its size in bytes, its CRC-32, and the

@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from microc.device.board_info import (
+    BANK_STATES,
     DTYPES,
     KINDS,
+    Bank,
     CodeRegion,
     DeviceInfo,
     LoadedImage,
@@ -19,6 +21,8 @@ from microc.device.board_info import (
     Stats,
     TensorInfo,
     Timing,
+    bank_check,
+    bank_offsets,
     make_printable,
 )
 from microc.device.line_protocol import VERSION, Operation, ProtocolSession
@@ -312,6 +316,10 @@ class Client:
                 self._report_progress(operation.name.lower(), len(data), nbytes)
         return bytes(data)
 
+    def read_bank_bytes(self, bank: int, offset: int, nbytes: int) -> bytes:
+        """Read ``nbytes`` bytes at ``offset`` of a bank, 0 or 1, of the network's learned weights."""
+        return self._fetch_in_pieces(Operation.BANK_READ, bytes([bank]), offset, nbytes)
+
     def request(
         self, operation: Operation, payload: bytes = b"", answer_bytes: int | None = None, *, may_compute: bool = False
     ) -> bytes:
@@ -427,3 +435,42 @@ def write_and_activate_slot(client: Client, blob: bytes, unit_bytes: int) -> Non
     client.write_bytes(0, blob + b"\xff" * (-len(blob) % unit_bytes), unit_bytes)
     client.request(Operation.COMMIT, struct.pack("<I", len(blob)), 0, may_compute=True)
     client.hello()  # the board has another model now
+
+
+# ---- Requests to a board that learns: the state of its banks for learned weights, what they contain, save, restore, clear.
+
+_BANK = struct.Struct("<BBHIIII")
+
+
+def query_banks(client: Client) -> tuple[Bank, ...]:
+    """Query both banks of the client's network; raise DeviceError if its firmware has none."""
+    banks = []
+    for number in range(2):
+        answer = client.request(Operation.BANK, bytes([number]), _BANK.size, may_compute=True)
+        state, newest, _, generation, identity, nbytes, check = _BANK.unpack(answer)
+        if state >= len(BANK_STATES) or newest > 1:
+            raise DeviceError("the board's answer to BANK is malformed", hint="flash the firmware again")
+        banks.append(Bank(number, BANK_STATES[state], bool(newest), generation, identity, nbytes, check))
+    return tuple(banks)
+
+
+def read_bank(client: Client, bank: Bank, sizes: Sequence[int]) -> list[bytes]:
+    """Read the tensors of ``sizes`` bytes that ``bank`` contains; raise DeviceError if their check is wrong."""
+    tensors = [
+        client.read_bank_bytes(bank.number, at, size) for at, size in zip(bank_offsets(sizes), sizes, strict=False)
+    ]
+    if bank_check(tensors) != bank.check:
+        raise DeviceError(
+            f"bank {bank.number} has changed while it was read: got check {bank_check(tensors):08x}, expected {bank.check:08x}",
+            hint="read it again; does another program use this line?",
+        )
+    return tensors
+
+
+def save_to_bank(client: Client, tensors: Sequence[bytes], identity: int) -> None:
+    """Let the board save its learned weights, if they are ``tensors``, into the bank that it would not restore.
+
+    ``identity``: number that marks the network's saves. Raises DeviceError if the board has other weights or another
+    network, or cannot write; the other bank keeps the save before."""
+    nbytes = bank_offsets([len(data) for data in tensors])[-1]
+    client.request(Operation.SAVE, struct.pack("<III", identity, nbytes, bank_check(tensors)), 0, may_compute=True)

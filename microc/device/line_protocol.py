@@ -50,6 +50,11 @@ class Operation(IntEnum):
     SLOTS = 15
     ERASE = 16
     COMMIT = 17
+    BANK = 18
+    BANK_READ = 19
+    SAVE = 20
+    RESTORE = 21
+    CLEAR = 22
 
 
 class Status(IntEnum):
@@ -162,6 +167,16 @@ _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
 _REOPEN_SECONDS = 0.1
 _MANY_STRAYS = 50  # frames that answer none of our requests; a few are normal on a bad line, many suggest an echo
 
+_BANK_REASONS = {
+    Status.BAD_OPERATION: ("the network does not learn", "compile it with --learn head.toml, build and flash it"),
+    Status.BAD_IMAGE: ("the weights are not there whole", "send them again; the save before is kept"),
+    Status.BAD_TARGET: ("the weights are of another network", "send those of the same model with the same --learn"),
+    Status.SLOT_FAILED: (
+        "the board could not read, erase or write its banks",
+        "define microc_port_bank_read and microc_port_bank_write (docs/learning.md)",
+    ),
+}
+"""Messages and hints of requests about banks of learned weights."""
 _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
         Status.BAD_VERSION: ("the firmware speaks another protocol version", "build and flash the project again"),
@@ -284,7 +299,8 @@ class ProtocolSession:
                 hint="build and flash the project again with this microc",
             )
         if reply.status != Status.OK:
-            what, hint = _REASONS.get(reply.status, (f"status {reply.status}", ""))
+            reasons = {**_REASONS, **(_BANK_REASONS if operation >= Operation.BANK else {})}
+            what, hint = reasons.get(reply.status, (f"status {reply.status}", ""))
             raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
         if answer_bytes is not None and len(reply.payload) != answer_bytes:
             raise self.invalid_answer_error(operation)

@@ -19,7 +19,6 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.file_access import write_text
 from microc.base.operating_system import quote_argument
-from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.firmware import optimisation_options
 from microc.codegen.project.manifest import is_inference
 from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, render_linked_network_files
@@ -28,11 +27,12 @@ from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.interaction import Progress, as_callback
 from microc.compiler.sizes.general import RunShapes
-from microc.device.board_info import LoadedImage, Stats, Timing
+from microc.device.board_info import Bank, LoadedImage, Stats, Timing
 from microc.device.boards import select_runner
-from microc.device.client import Client, query_slots
+from microc.device.client import Client, query_banks, query_slots, read_bank, save_to_bank
 from microc.device.emulators import Emulator
 from microc.device.flashing import flash_image, join_segments, load_image_into_emulator, read_segments
+from microc.device.line_protocol import Operation
 from microc.device.toolchain import Symbol, compile_and_link_for_board, read_linked_sizes
 from microc.device.transport import find_board_port, is_remote
 from microc.document.blocks import Document, document, facts
@@ -54,7 +54,13 @@ from microc.run.board_project import (
     read_network_blob,
     send_network,
 )
-from microc.run.data.samples import convert_labels, read_weights, require_learning
+from microc.run.data.samples import (
+    convert_labels,
+    learned_tensors,
+    read_weights,
+    require_learning,
+    write_weights,
+)
 from microc.run.profile import Clock
 from microc.target import Board
 
@@ -567,17 +573,66 @@ class Device(Showable):
         """Write what was learned, weights and the optimiser's state, to a .npz file, by the tensors' names.
 
         Raises UsageError if the firmware does not learn, and OutputError if the file cannot be written."""
-        arrays: dict[str, Any] = {name: self.read(name) for name in self.learning["learned"]}
-        with replace_atomically(validation.as_path("a file", path)) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+        learned = learned_tensors(self.project.manifest)
+        write_weights(
+            validation.as_path("a file", path), learned, {t["name"]: self.read(t["name"]) for t in learned.tensors}
+        )
 
     def restore_weights(self, path: str | Path) -> None:
         """Send what :meth:`save_weights` wrote to the board. Names, shapes and dtypes must match those of the network.
 
         Raises UsageError if the firmware does not learn or the file does not match; the board keeps its weights then."""
-        file = validation.as_path("a file", path)
-        for name, array in read_weights(file, [self._tensors[name] for name in self.learning["learned"]]).items():
-            self.client.write_tensor(self._index[name], array.astype(array.dtype.newbyteorder("<")).tobytes())
+        self._send_weights(path)
+
+    def _send_weights(self, path: str | Path) -> list[bytes]:
+        """Send the learned weights of a file to the board, and return the bytes of each tensor; see :meth:`restore_weights`."""
+        learned = learned_tensors(self.project.manifest)
+        data = learned.to_bytes(read_weights(validation.as_path("a file", path), learned))
+        for tensor, content in zip(learned.tensors, data, strict=True):
+            self.client.write_tensor(self._index[tensor["name"]], content)
+        return data
+
+    def banks(self) -> tuple[Bank, ...]:
+        """Query the two banks of non-volatile memory in which the board keeps learned weights.
+
+        Raises DeviceError if the firmware does not learn."""
+        return query_banks(self.client)
+
+    def save_to_bank(self, path: str | Path | None = None) -> None:
+        """Let the board save its learned weights into the older bank; when it starts, it restores the newest.
+
+        ``path``: file of :meth:`save_weights` or :meth:`fetch_bank` that is sent first, as by :meth:`restore_weights`. The board
+        compares network, size and CRC before it writes; until the save is whole the one before counts. Raises DeviceError if
+        the board refuses or cannot write, and UsageError as :meth:`restore_weights`."""
+        learned = learned_tensors(self.project.manifest)
+        data = (
+            [self.client.read_tensor(self._index[tensor["name"]]) for tensor in learned.tensors]
+            if path is None
+            else self._send_weights(path)
+        )
+        save_to_bank(self.client, data, learned.identity)
+
+    def restore_from_bank(self) -> None:
+        """Let the board restore its learned weights from the newest bank. Raises DeviceError if none is whole."""
+        self.client.request(Operation.RESTORE, answer_bytes=0, may_compute=True)
+
+    def fetch_bank(self, path: str | Path) -> None:
+        """Write the learned weights of the newest bank to a .npz file, as :meth:`save_weights` does those in use.
+
+        Raises DeviceError if no bank is whole, and OutputError if the file cannot be written."""
+        learned, file = learned_tensors(self.project.manifest), validation.as_path("a file", path)
+        newest = next((bank for bank in self.banks() if bank.newest), None)
+        if newest is None:
+            raise DeviceError(
+                "no bank contains learned weights of this network",
+                where=f"board {self.project.board.name}",
+                hint="save them first: device.save_to_bank(), or microc learn --keep",
+            )
+        write_weights(file, learned, learned.from_bytes(read_bank(self.client, newest, learned.sizes)))
+
+    def clear_banks(self) -> None:
+        """Erase both banks; the weights in use stay. Raises DeviceError if the board cannot erase them."""
+        self.client.request(Operation.CLEAR, answer_bytes=0, may_compute=True)
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all kernels in order are one inference."""

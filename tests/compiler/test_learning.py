@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from microc.base.file_access import runtime_c_folder
 from microc.cli import main
 from microc.codegen.c.source import network_files
 from microc.compiler.learning_head import load_head
-from microc.errors import OutputError, UnsupportedError, UsageError
+from microc.device.client import save_to_bank
+from microc.errors import DeviceError, OutputError, UnsupportedError, UsageError
 from microc.graph import ir
 from microc.graph.ir import Graph
 from microc.ops.meaning import reference_node_function
+from microc.run.data.samples import learned_tensors
 from tests.device.smoke import needs
 from tests.support import digits
 from tests.support.native import WARNINGS
@@ -267,17 +270,9 @@ def test_a_recurrent_layer_learns(op: str, gates: int) -> None:
     assert losses[-1] < 0.4 < losses[0]
 
 
-MAIN = """
-#include "model.h"
-#include "microc_port.h"
+BANKS = """
 #include "microc_store.h"
 #include <string.h>
-int microc_port_write(const uint8_t *data, size_t size)
-{
-    (void)data;
-    (void)size;
-    return 0;
-}
 static uint8_t banks[2][4096];
 int microc_port_bank_read(uint32_t bank, uint32_t offset, uint8_t *data, uint32_t size)
 {
@@ -291,6 +286,39 @@ int microc_port_bank_write(uint32_t bank, uint32_t offset, const uint8_t *data, 
     } else {
         (void)memcpy(banks[bank] + offset, data, size);
     }
+    return 0;
+}
+"""
+"""Banks in RAM, as long as the power lasts."""
+FILE_BANKS = """
+#include "microc_store.h"
+#include <stdio.h>
+int microc_port_bank_read(uint32_t bank, uint32_t offset, uint8_t *data, uint32_t size)
+{
+    FILE *file = fopen(bank == 0 ? "FOLDER/bank0" : bank == 1 ? "FOLDER/bank1" : "FOLDER/none", "rb");
+    const int failed = file == NULL || fseek(file, (long)offset, SEEK_SET) != 0 || fread(data, 1, size, file) != size;
+    return file == NULL || fclose(file) != 0 || failed;
+}
+int microc_port_bank_write(uint32_t bank, uint32_t offset, const uint8_t *data, uint32_t size)
+{
+    FILE *file = fopen(bank == 0 ? "FOLDER/bank0" : bank == 1 ? "FOLDER/bank1" : "FOLDER/none", "r+b");
+    int failed = file == NULL || fseek(file, (long)offset, SEEK_SET) != 0;
+    for (uint32_t k = 0; failed == 0 && k < size; k++) {
+        failed = fputc(data == NULL ? 0xFF : data[k], file) == EOF;
+    }
+    return file == NULL || fclose(file) != 0 || failed;
+}
+"""
+"""Banks that are files of a folder."""
+MAIN = """
+#include "model.h"
+#include "microc_port.h"
+#include "microc_store.h"
+#include <string.h>
+int microc_port_write(const uint8_t *data, size_t size)
+{
+    (void)data;
+    (void)size;
     return 0;
 }
 static uint64_t memory[(TWO_ARENA_SIZE + 7) / 8 + 1];
@@ -334,7 +362,7 @@ def test_run_infers_and_learn_learns(tmp_path: Path, io_in_arena: bool) -> None:
     assert 0 < module.inference_calls < len(module.calls)
     for name, text in network_files(module, "0").items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "main.c").write_text("#include <stddef.h>\n" + MAIN)
+    (tmp_path / "main.c").write_text("#include <stddef.h>\n" + BANKS + MAIN)
     runtime = runtime_c_folder()
     sources = ("main.c", "model.c", "model_data.c", f"{runtime}/src/microc_store.c", f"{runtime}/src/microc_frame.c")
     argv = [
@@ -396,12 +424,16 @@ def test_a_quantised_backbone_stays_integer_and_learns_new_classes() -> None:
 @pytest.mark.cross
 @pytest.mark.emulator
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
-def test_the_steps_of_an_emulated_m4_are_those_of_this_computer(tmp_path: Path) -> None:
+def test_the_steps_of_an_emulated_m4_are_those_of_this_computer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten steps over the serial line, each a run of all kernels. The features are integers, equal in every bit; behind them
     both compute the same formulas with sums in another order, so that float32 roundings alone differ."""
     head = {"layers": 1, "optimiser": "momentum"}
     library = microc.compile(digits.INT8, learn=head)
     project = microc.compile(digits.INT8, board="mps2-an386", learn=head).write(tmp_path / "m4")
+    (project / "banks.c").write_text(BANKS.replace("4096", "16384"))
+    monkeypatch.setenv("EXTRA_SOURCES", "banks.c")
     microc.build(microc.open_project(project))
     with microc.Device(project) as device:
         for k, image in enumerate(digits.images(STEPS)):
@@ -411,6 +443,13 @@ def test_the_steps_of_an_emulated_m4_are_those_of_this_computer(tmp_path: Path) 
             # A loss near 10 is the difference of logits below 100, of 96 products each.
             assert found == pytest.approx(float(expected[1]), abs=100 * 96 * 2.0**-24)
             assert np.abs(np.asarray(answer, np.int32) - expected[0]).max() <= 1
+        learned = device.run(image)
+        device.save_to_bank()
+        device.reset()
+        assert not np.array_equal(device.run(image), learned)
+        device.restore_from_bank()
+        np.testing.assert_array_equal(device.run(image), learned)
+        assert [(bank.state, bank.newest) for bank in device.banks()] == [("whole", True), ("empty", False)]
 
 
 @pytest.fixture(scope="module")
@@ -452,7 +491,8 @@ def test_a_device_infers_learns_saves_and_restores(learning_project: Path, tmp_p
         device.restore_weights(saved)
         np.testing.assert_array_equal(device.run(seen[0][0]), learned)
         with np.load(saved) as arrays:
-            assert len(arrays.files) == len(device.learning["learned"]) == 8  # four tensors and their velocities
+            # Four tensors and their velocities, and the digest of the network.
+            assert len(arrays.files) - 1 == len(device.learning["learned"]) == 8
             wrong: dict[str, Any] = {name: np.zeros(1, np.float32) for name in arrays.files}
         np.savez(saved, **wrong)
         with pytest.raises(UsageError, match="the weights are of another network; got float32"):
@@ -468,6 +508,103 @@ def test_a_device_infers_learns_saves_and_restores(learning_project: Path, tmp_p
             device.learn(digits.images(1)[0], 0, rate=RATE)
         with pytest.raises(UsageError, match="'digits' does not learn"):
             device.save_weights(saved)
+
+
+@pytest.fixture
+def banks(learning_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of two banks in files, which outlive the firmware in its folder ``firmware``."""
+    project = tmp_path / "firmware"
+    shutil.copytree(learning_project, project)
+    (project / "banks.c").write_text(FILE_BANKS.replace("FOLDER", str(tmp_path)))
+    for k in range(2):
+        (tmp_path / f"bank{k}").write_bytes(b"\xff" * 4096)
+    monkeypatch.setenv("EXTRA_SOURCES", "banks.c")
+    microc.build(microc.open_project(project))
+    return tmp_path
+
+
+def assert_same_arrays(first: Path, second: Path) -> None:
+    with np.load(first) as left, np.load(second) as right:
+        assert left.files == right.files
+        for name in left.files:
+            np.testing.assert_array_equal(left[name], right[name])
+
+
+def test_banks_are_read_written_and_cleared_over_the_line(banks: Path) -> None:
+    x, label = samples(1)[0]
+    first, second = banks / "first.npz", banks / "second.npz"
+    with microc.Device(banks / "firmware", network="two") as device:
+        assert {bank.state for bank in device.banks()} == {"empty"}
+        with pytest.raises(DeviceError, match="no bank contains learned weights"):
+            device.fetch_bank(first)
+        with pytest.raises(DeviceError, match="RESTORE: the weights are not there whole"):
+            device.restore_from_bank()
+        assert device.learn(x, label, rate=RATE) > 0
+        device.save_to_bank()
+        device.fetch_bank(first)
+        device.save_weights(second)
+        assert_same_arrays(first, second)
+        learned = device.run(x)
+        assert device.learn(x, label, rate=RATE) > 0
+        device.save_to_bank()
+        device.save_weights(second)
+    with microc.Device(banks / "firmware", network="two") as device:  # it has started with the newest bank
+        later = device.run(x)
+        assert not np.array_equal(learned, later)
+        device.save_to_bank(first)
+        old, new = device.banks()[::-1]
+        assert (old.state, old.newest, new.newest, new.generation) == ("whole", False, True, old.generation + 1)
+        assert old.identity == new.identity and old.nbytes == new.nbytes > 8 * 16 and old.check != new.check
+        np.testing.assert_array_equal(device.run(x), learned)
+        damaged = bytearray((banks / "bank0").read_bytes())
+        damaged[40] ^= 1
+        (banks / "bank0").write_bytes(damaged)
+        assert [bank.state for bank in device.banks()] == ["damaged", "whole"]
+        device.restore_from_bank()
+        np.testing.assert_array_equal(device.run(x), later)
+        device.clear_banks()
+        assert {bank.state for bank in device.banks()} == {"empty"}
+    said = "SAVE: the board could not read, erase or write its banks"  # another network has other banks
+    with microc.Device(banks / "firmware", network="line") as device, pytest.raises(DeviceError, match=said):
+        device.save_to_bank()
+    said = "BANK: the network does not learn"
+    with microc.Device(banks / "firmware", network="digits") as device, pytest.raises(DeviceError, match=said):
+        device.banks()
+
+
+def test_weights_that_are_not_whole_or_of_another_network_are_not_kept(banks: Path) -> None:
+    x, label = samples(1)[0]
+    file, other = banks / "learned.npz", banks / "other.npz"
+    with microc.Device(banks / "firmware", network="two") as device:
+        device.learn(x, label, rate=RATE)
+        device.save_to_bank()
+        device.save_weights(file)
+        kept, before = device.run(x), device.banks()
+        with np.load(file) as arrays:
+            content = dict(arrays)
+        damaged = bytearray(file.read_bytes())
+        damaged[damaged.index(content[device.learning["learned"][0]].tobytes()) + 3] ^= 1
+        for data in (bytes(damaged), file.read_bytes()[:-100]):
+            other.write_bytes(data)
+            with pytest.raises(UsageError, match="cannot read arrays"):
+                device.save_to_bank(other)
+        content["network.sha256"] = content["network.sha256"][::-1]
+        np.savez(other, **content)
+        with pytest.raises(UsageError, match="the weights are of another network; got digest"):
+            device.save_to_bank(other)
+        learned = learned_tensors(device.project.manifest)
+        sent = [device.client.read_tensor(device._index[tensor["name"]]) for tensor in learned.tensors]
+        with pytest.raises(DeviceError, match="SAVE: the weights are of another network"):
+            save_to_bank(device.client, sent, learned.identity + 1)
+        with pytest.raises(DeviceError, match="SAVE: the weights are of another network"):
+            save_to_bank(device.client, sent[:-1], learned.identity)
+        with pytest.raises(DeviceError, match="SAVE: the weights are not there whole"):
+            save_to_bank(device.client, [bytes(len(tensor)) for tensor in sent], learned.identity)
+        # The line is cut in the middle of a transfer: the weights in use are lost, those of the bank are not.
+        device.client.write_tensor(device._index[learned.tensors[0]["name"]], bytes(8), allow_fewer_bytes=True)
+        assert device.banks() == before
+    with microc.Device(banks / "firmware", network="two") as device:
+        np.testing.assert_array_equal(device.run(x), kept)
 
 
 def learn_by_command(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -492,6 +629,8 @@ def test_the_command_learns_from_files(
     assert answer["inference_time"] > 0 and answer["step_time"] > 0
     again = learn_by_command(capsys, *common, "--test", data, "--restore", learned)
     assert again["quality_before"] == again["quality_after"] == answer["quality_after"] and again["losses"] == []
+    said = learn_by_command(capsys, *common, "--keep")["error"]["what"]
+    assert "SAVE: the board could not read, erase or write its banks" in said
     for words, said in (
         ((*common,), "neither --data nor --test"),
         ((learning_project, "--network", "two", "--data", data), "got none, expected the class number"),
@@ -502,6 +641,22 @@ def test_the_command_learns_from_files(
         assert said in learn_by_command(capsys, *words)["error"]["what"]
     np.savez(data, x=x, labels=labels + 2)
     assert "label 3 is beyond the 3 classes" in learn_by_command(capsys, *common, "--data", data)["error"]["what"]
+
+
+def test_the_command_keeps_and_fetches_weights(banks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, learned, fetched = banks / "data.npz", banks / "learned.npz", banks / "fetched.npz"
+    x = np.random.default_rng(4).normal(size=(10, 1, 5)).astype(np.float32)
+    np.savez(data, x=x, labels=(x[:, 0, 0] > 0).astype(int))
+    common = (banks / "firmware", "--network", "two")
+    words = ("--labels", "labels", "--data", data, "--rate", "0.05", "--save", learned, "--keep")
+    answer = learn_by_command(capsys, *common, *words)
+    assert [bank["state"] for bank in answer["banks"]] == ["whole", "empty"] and answer["banks"][0]["newest"]
+    answer = learn_by_command(capsys, *common, "--fetch", fetched, "--clear")
+    assert [bank["state"] for bank in answer["banks"]] == ["empty", "empty"] and answer["fetched"] == str(fetched)
+    assert answer["quality_before"] is None
+    assert_same_arrays(fetched, learned)
+    assert main(["learn", *map(str, common), "--restore", str(learned), "--keep"]) == 0
+    assert "restored at boot" in capsys.readouterr().out
 
 
 def test_the_command_learns_real_numbers(

@@ -59,6 +59,7 @@ from microc.reports.saved_reports import read_report
 from microc.run.board_project import open_project
 from microc.run.data import array_files as data_files
 from microc.run.data.pictures import PictureReader
+from microc.run.data.samples import LearnedTensors, read_weights
 from microc.run.desktop.load import MEMBERS, _read_tar
 from microc.schedule.schedule import trace_from_json
 from tests.device.test_blob import BLOB
@@ -238,6 +239,14 @@ def _arrays() -> Mapping[str, bytes]:
         "x.csv": b"a,b\n1,2.5\n-3e4,nan\n",
         "x.tsv": b"1\t2\n3\t4\n",
     }
+
+
+_LEARNED = LearnedTensors(({"name": "w", "shape": [3, 4], "dtype": "float32", "bytes": 48},), bytes(range(32)))
+
+
+def _weights() -> Mapping[str, bytes]:
+    arrays: dict[str, Any] = {"w": np.ones((3, 4), np.float32), "network.sha256": np.arange(32, dtype=np.uint8)}
+    return {"w.npz": _saved(lambda file: np.savez(file, **arrays))}
 
 
 def _sound(file: Any, width: int, channels: int) -> None:
@@ -452,6 +461,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "evidence facts": Target(_facts, lambda path: read_accuracy(path.parent), lambda: {"SHA256SUMS": ""}),
         "arrays": Target(_arrays, data_files.read_arrays),
         "array": Target(_arrays, data_files.load_npy_file),
+        "weights": Target(_weights, lambda path: read_weights(path, _LEARNED)),
         "sounds": Target(_sounds, data_files.read_arrays),
         "pictures": Target(_pictures, lambda path: data_files.read_arrays(path, PictureReader(_PIXELS, None))),
         "sources": Target(_tar, _read_tar),
@@ -511,6 +521,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compiler/cache.py": ("cache", "cache inside", "choices"),
         "project/config.py": ("configuration",),
         "run/data/array_files.py": ("arrays", "array", "sounds", "pictures"),
+        "run/data/samples.py": ("weights",),
         "run/data/pictures.py": ("pictures",),
         "run/desktop/load.py": ("sources",),
         "run/board_project.py": ("project",),

@@ -125,6 +125,8 @@ class RunArguments(InputArguments, DeviceArguments):
     "firmware --data train.npz --labels labels --epochs 5 --save learned.npz",
     "kws.tflite --board mps2-an386 --learn head.toml --data words --test others",
     "firmware --port /dev/ttyACM0 --restore learned.npz --data train.npz --labels labels",
+    "firmware --port /dev/ttyACM0 --restore learned.npz --keep",
+    "firmware --port /dev/ttyACM0 --fetch learned.npz",
     "autoencoder_firmware --data normal.npz --expected normal.npz",
 )
 class LearnArguments(DeviceArguments):
@@ -144,6 +146,10 @@ class LearnArguments(DeviceArguments):
     seed: int = option("--seed", "SEED", "seed of the order of the samples (default: 20)", int, 20)
     restore: Path | None = path_option("--restore", "W.npz", "learned weights to begin with")
     save: Path | None = path_option("--save", "W.npz", "file of the learned weights to write")
+    keep: bool = switch("--keep", "save the learned weights in the board's non-volatile banks")
+    fetch: Path | None = path_option("--fetch", "W.npz", "file to write the board's newest bank to, first of all")
+    clear: bool = switch("--clear", "erase the board's banks, before --keep")
+    banks: bool = switch("--banks", "show the state of the board's banks")
 
 
 @command(

@@ -44,9 +44,10 @@ class BoardContext:
     ``setup`` are accesses to registers before main, as calls of macros. ``takes`` is the type of code that the firmware
     receives over its serial line, ``kernels`` or ``networks``, for which RAM is reserved; it is empty if the firmware loads no
     code. ``core`` and ``abi`` are the core and the id of the ABI that such code must be compiled for. ``self_test`` is True if
-    networks run their self-test at boot. ``code`` is the region of code, if it is not the first flash region. ``read_at`` is
-    the address at which data in the first flash region is read; None if it is the same as the address of code. ``hot_code`` is
-    the memory region from which selected kernels run (empty: none), and ``hot_section`` the linker section of these kernels.
+    networks run their self-test at boot, ``learns`` if a network learns. ``code`` is the region of code, if it is not the first
+    flash region. ``read_at`` is the address at which data in the first flash region is read; None if it is the same as the
+    address of code. ``hot_code`` is the memory region from which selected kernels run (empty: none), and ``hot_section`` the
+    linker section of these kernels.
     ``npu_constants`` is the region for the constants of a neural processing unit; it is empty for the first region.
     ``constant_regions`` are the flash regions for constants of networks, without the first region.
     ``cores`` is the number of cores that share the large loops of networks, and ``cores_share_clock`` is True if the board's
@@ -64,6 +65,7 @@ class BoardContext:
     regions: tuple[RegionContext, ...]
     takes: Word
     self_test: bool
+    learns: bool
     code: Word
     read_at: int | None
     hot_code: Word
@@ -82,6 +84,7 @@ def render_board_header(
     hot_code_region: str = "",
     cores: int = 1,
     stack_bound: int = 0,
+    learns: bool = False,
 ) -> str:
     """Render ``microc_board.h``, a header that the build includes before every C file. For the arguments see
     :func:`make_board_context`."""
@@ -94,6 +97,7 @@ def render_board_header(
             hot_code_region=hot_code_region,
             cores=cores,
             stack_bound=stack_bound,
+            learns=learns,
         ),
     )
 
@@ -126,13 +130,15 @@ def make_board_context(
     hot_code_region: str = "",
     cores: int = 1,
     stack_bound: int = 0,
+    learns: bool = False,
 ) -> BoardContext:
     """Return the variables of the templates of a board's header and linker script.
 
     ``loaded_code``: ``kernels`` or ``networks`` if the firmware receives such code over its serial line, else empty.
     ``self_test``: True if networks run their self-test at boot. ``hot_code_region``: the memory region from which
     selected kernels run; empty if all kernels run from flash. ``cores``: number of cores that share large loops.
-    ``stack_bound``: bytes of stack that the second core needs at most: a kernel's, since it runs parts of kernels."""
+    ``stack_bound``: bytes of stack that the second core needs at most: a kernel's, since it runs parts of kernels.
+    ``learns``: True if a network learns."""
     raw = board.raw
     fork = {"stack_bytes": core1_stack_bytes(board, stack_bound)} if cores > 1 else {}
     slots: Mapping[str, int] = {
@@ -169,6 +175,7 @@ def make_board_context(
         ),
         takes=Word(loaded_code),
         self_test=self_test,
+        learns=learns,
         code=Word(raw.get("link", {}).get("code", "")),
         read_at=flash.get("data_origin"),
         hot_code=Word(hot_code_region),

@@ -85,9 +85,8 @@ RUNTIME_HEADERS = (
     "include/microc_slot.h",
 )
 CORES_HEADER, STORAGE_HEADER = "include/microc_cores.h", "include/microc_storage.h"
-STORE_FILES = ("include/microc_store.h", "src/microc_store.c")
-"""Files of the runtime that save learned weights. They are beside a network that learns; a firmware of the user compiles them
-with the two functions of its board."""
+STORE_HEADER, STORE_SOURCE = "include/microc_store.h", "src/microc_store.c"
+"""Files of the runtime that save learned weights, in a firmware that learns."""
 RUNTIME_SOURCES = MappingProxyType(
     {
         "rpc": ("src/microc_frame.c", "src/microc_rpc.c"),
@@ -136,7 +135,8 @@ class ProjectContext:
 
     ``shared_arena``: bytes of the arena that several networks without state share; 0 if there is none. ``shared_aligned``: C
     attribute that aligns this arena; empty if its type suffices. ``prefix``: prefix of the names of the compiler's programs.
-    ``framework``: the vendor's framework that builds the project; None if make builds it. ``linked``: for a network that is
+    ``framework``: the vendor's framework that builds the project; None if make builds it. ``learns``: True if a network learns.
+    ``linked``: for a network that is
     loaded over the serial line, the names of the programs that it is linked to, each with its address; empty if the network is
     part of the firmware.
     """
@@ -158,6 +158,7 @@ class ProjectContext:
     has_linker_script: bool
     framework: Framework | None
     self_test: bool
+    learns: bool
     linked: tuple[tuple[Word, Code], ...]
     position_independent: Word
     external: ExternalContext | None
@@ -187,7 +188,9 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
             network_files |= render_relocatable_entry_files(modules)
         else:
             has_driver = "sources" in board.raw.get("storage", {})
-            rpc_context = make_rpc_context(module, several, has_driver=has_driver)
+            # Networks that learn have two banks each, in the order of the networks.
+            first_bank = 2 * sum(bool(m.inference_calls) for m in modules[: modules.index(module)])
+            rpc_context = make_rpc_context(module, several, has_driver=has_driver, first_bank=first_bank)
             network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context)
         if several:
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
@@ -214,17 +217,23 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     cores = max(network.model.cores for network in networks)
     stack = max(network.model.stack_bounds.gcc for network in networks)
     header = render_board_header(
-        board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot, cores=cores, stack_bound=stack
+        board,
+        loaded_code=takes,
+        self_test=context.self_test,
+        hot_code_region=hot,
+        cores=cores,
+        stack_bound=stack,
+        learns=context.learns,
     )
     files["board/microc_board.h"] = header + print_buffer_size_macros(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
-    store = STORE_FILES if any(module.inference_calls for module in modules) else ()
     reads = any(network.model.storage for network in networks)
-    headers = (*RUNTIME_HEADERS, *((CORES_HEADER,) if cores > 1 else ()), *((STORAGE_HEADER,) if reads else ()))
-    sources = list_runtime_sources(board, protocol, cores, reads_storage=reads)
-    for name in (*headers, *store, *sources, *_list_port_headers(runtime)):
+    optional_headers = {CORES_HEADER: cores > 1, STORAGE_HEADER: reads, STORE_HEADER: context.learns}
+    headers = (*RUNTIME_HEADERS, *(name for name, is_needed in optional_headers.items() if is_needed))
+    sources = list_runtime_sources(board, protocol, cores, reads_storage=reads, learns=context.learns)
+    for name in (*headers, *sources, *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(list_external_files(external))
     files["board/board.json"] = to_json(_board_data_for_project(board))
@@ -275,10 +284,11 @@ def shared_arena(modules: Sequence[Module]) -> int:
 
 
 def list_runtime_sources(
-    board: Board, protocol: str, cores: int = 1, *, reads_storage: bool = False
+    board: Board, protocol: str, cores: int = 1, *, reads_storage: bool = False, learns: bool = False
 ) -> tuple[str, ...]:
     """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader,
-    what starts the second core if the networks use two ``cores``, and the driver of the storage if a network reads it.
+    what starts the second core if the networks use two ``cores``, the driver of the storage if a network reads it, and the
+    store of learned weights if one learns.
 
     UsageError if the protocol loads code into RAM and the board cannot run code from RAM."""
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
@@ -286,6 +296,8 @@ def list_runtime_sources(
         board_sources += tuple(board.raw["fork"]["sources"])
     if reads_storage:
         board_sources += tuple(board.raw["storage"].get("sources", ()))
+    if learns:
+        board_sources += (STORE_SOURCE,)
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
     loaders = [LOADER_SOURCES[name] for name in board_sources if name in LOADER_SOURCES]
@@ -327,6 +339,7 @@ def _project_context(
     )
     names = [n.model.name for n in networks]
     cores = max(network.model.cores for network in networks)
+    learns = any(network.model.learning for network in networks)
     return ProjectContext(
         title=Text(" and ".join(names)),
         project=Name("_".join(names)[:MAX_PROJECT_NAME]),
@@ -342,7 +355,11 @@ def _project_context(
         sources=tuple(
             Word(f"runtime/{name}")
             for name in list_runtime_sources(
-                board, protocol, cores, reads_storage=any(network.model.storage for network in networks)
+                board,
+                protocol,
+                cores,
+                reads_storage=any(network.model.storage for network in networks),
+                learns=learns,
             )
         ),
         optimisation=Code(optimisation_options(board.target, options["optimize"])),
@@ -352,6 +369,7 @@ def _project_context(
         and not framework_data,  # AVR and frameworks have linker scripts of their own
         framework=framework,
         self_test=any(n.model.self_test for n in networks),
+        learns=learns,
         linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINK_ADDRESSES.items())
         if protocol == SLOTS
         else (),

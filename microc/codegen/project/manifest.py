@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -510,6 +511,15 @@ def describe_learning(module: Module) -> dict[str, Any]:
     *_, labels, rate = module.inputs
     ends = {"labels": labels, "rate": rate, "loss": module.outputs[-1]}
     return {"kernels": module.inference_calls, **ends, "learned": list(module.state)}
+
+
+def learned_weights_digest(hashes: Mapping[str, str], learned: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the SHA-256 of a network's model, and of names, dtypes and shapes of the tensors that learning changes.
+
+    Learned weights are exchanged between firmware of an equal digest only. Its first four bytes, as a big-endian number, are
+    the identity of saves on the board. ``hashes``: the manifest's ``sha256``; ``learned``: descriptions of the tensors."""
+    entries = [[tensor["name"], tensor["dtype"], list(tensor["shape"])] for tensor in learned]
+    return hashlib.sha256(json.dumps([hashes.get("model", ""), entries]).encode()).digest()
 
 
 def is_inference(data: Mapping[str, Any], arrays: Sequence[Any]) -> bool:

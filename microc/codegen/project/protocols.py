@@ -10,7 +10,7 @@ from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
 from microc.codegen.c.interface import ArenaContext, arena_variable_and_offset, make_arena_context
 from microc.codegen.c.source import network_files
-from microc.codegen.project.manifest import MemoryMap
+from microc.codegen.project.manifest import MemoryMap, describe_value, learned_weights_digest
 from microc.codegen.render import Code, Name, Text, Word, render
 from microc.errors import UsageError
 from microc.module import Module
@@ -57,7 +57,9 @@ class RpcContext:
     ``buffers``: definitions of buffers for inputs and outputs that are not in the arena. ``inputs`` and ``outputs``: names, and C
     expressions of addresses. ``sizes``: maximum of each size that varies between runs. ``shares_arena``: True if the network
     uses an arena together with other networks of the project.
-    ``has_storage``: True if a run reads constants from storage. ``has_driver``: True if a port of the board reads it."""
+    ``has_storage``: True if a run reads constants from storage. ``has_driver``: True if a port of the board reads it.
+    ``learned``: the tensors that learning changes, which are saved in two banks from ``first_bank`` on. ``identity``: number that
+    marks these saves as the network's."""
 
     name: Name
     upper: Name
@@ -69,6 +71,9 @@ class RpcContext:
     has_reset: bool
     has_storage: bool
     has_driver: bool
+    learned: tuple[RpcTensor, ...]
+    identity: Code
+    first_bank: int
     sizes: tuple[int, ...]
     shares_arena: bool
     arenas: ArenaContext
@@ -77,16 +82,20 @@ class RpcContext:
     """C expressions of the addresses of all inputs and outputs if they are not in the arena; else empty."""
 
 
-def make_rpc_context(module: Module, is_one_of_several: bool, *, has_driver: bool = False) -> RpcContext:
+def make_rpc_context(
+    module: Module, is_one_of_several: bool, *, has_driver: bool = False, first_bank: int = 0
+) -> RpcContext:
     """Return the template variables of a network's RPC descriptor. Tensors are in the order of the manifest.
 
     ``is_one_of_several``: True if the project has several networks. A network without state then shares an arena with the
-    others. ``has_driver``: True if a port of the board reads the storage of constants."""
+    others. ``has_driver``: True if a port of the board reads the storage of constants. ``first_bank``: number of the first of
+    its two banks for learned weights."""
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
         Code(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];") for n in caller_owned
     )
+    learned = [describe_value(module.values[name]) for name in module.state if module.inference_calls]
     return RpcContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
@@ -98,6 +107,9 @@ def make_rpc_context(module: Module, is_one_of_several: bool, *, has_driver: boo
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         has_storage=module.plan.storage is not None,
         has_driver=has_driver,
+        learned=tuple(_rpc_tensor(module, tensor["name"]) for tensor in learned),
+        identity=Code(f"0x{learned_weights_digest(module.hashes, learned)[:4].hex()}u"),
+        first_bank=first_bank,
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=is_one_of_several and not module.state,
         arenas=make_arena_context(module),

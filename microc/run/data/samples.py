@@ -17,6 +17,8 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_files
+from microc.codegen.output_files import replace_atomically
+from microc.codegen.project.manifest import learned_weights_digest
 from microc.compiler import validation
 from microc.compiler.sizes.general import RunShapes, as_array
 from microc.errors import UnsupportedError, UsageError, VerificationError, similar_names_hint
@@ -470,7 +472,7 @@ def _next_representable(numbers: Array, directions: Array) -> Array:
     return np.where(directions == 0, numbers, np.nextafter(numbers, ends))
 
 
-# ---- Labels and learned weights of a network that learns.
+# ---- Labels of a network that learns, as arrays.
 
 
 def require_learning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -507,25 +509,87 @@ def convert_labels(labels: Any, tensor: Mapping[str, Any]) -> Array:
     return converted
 
 
-def read_weights(path: Path, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Read what was learned from a .npz file: an array for each of the ``tensors``, by name.
+# ---- Files of learned weights: an array for each tensor that learning changes, and the digest of the network.
 
-    Raises UsageError unless names, shapes and dtypes are those of the tensors."""
+_DIGEST = "network.sha256"
+"""Name of the array with the digest; no tensor has this name, because it is no identifier."""
+
+
+@frozen
+class LearnedTensors:
+    """The tensors that learning changes, weights and the optimiser's state, as a manifest describes them. ``digest``: SHA-256
+    that tells networks apart."""
+
+    tensors: tuple[Mapping[str, Any], ...]
+    digest: bytes
+
+    @property
+    def identity(self) -> int:
+        """Number that marks the network's saves on a board."""
+        return int.from_bytes(self.digest[:4], "big")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each tensor."""
+        return [tensor["bytes"] for tensor in self.tensors]
+
+    def to_bytes(self, arrays: Mapping[str, Array]) -> list[bytes]:
+        """Return the little-endian bytes of each tensor, of arrays by name."""
+        return [arrays[t["name"]].astype(arrays[t["name"]].dtype.newbyteorder("<")).tobytes() for t in self.tensors]
+
+    def from_bytes(self, data: Sequence[bytes]) -> dict[str, Array]:
+        """Return arrays by name of the little-endian bytes of each tensor."""
+        arrays = {}
+        for tensor, content in zip(self.tensors, data, strict=True):
+            dtype = dtypes.to_numpy(tensor["dtype"])
+            arrays[tensor["name"]] = (
+                np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(tensor["shape"])
+            )
+        return arrays
+
+
+def learned_tensors(manifest: Mapping[str, Any]) -> LearnedTensors:
+    """Return the tensors that learning changes, from the manifest. Raises UsageError if the network does not learn."""
+    by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    tensors = tuple(by_name[name] for name in require_learning(manifest)["learned"])
+    return LearnedTensors(tensors, learned_weights_digest(manifest["sha256"], tensors))
+
+
+def write_weights(path: Path, learned: LearnedTensors, arrays: Mapping[str, Array]) -> None:
+    """Write learned weights to a .npz file, with the digest of their network. Raises OutputError if it cannot be written."""
+    digest = np.frombuffer(learned.digest, np.uint8)
+    contents: dict[str, Any] = {**arrays, _DIGEST: digest}
+    with replace_atomically(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **contents)
+
+
+def read_weights(path: Path, learned: LearnedTensors) -> dict[str, Array]:
+    """Read learned weights from a .npz file: an array for each tensor, by name.
+
+    A file that microc has not written may leave out the digest. Raises UsageError unless names, shapes and dtypes are those of
+    the tensors, and the digest that of the network."""
     arrays = read_arrays(path)
-    for tensor in tensors:
+    digest = arrays.pop(_DIGEST, None)
+    for tensor in learned.tensors:
         array = arrays.get(tensor["name"])
         found = "no such array" if array is None else f"{array.dtype} {array.shape}"
         if array is None or (array.dtype.name, array.shape) != (tensor["dtype"], tuple(tensor["shape"])):
-            raise UsageError(
-                f"{path.name}: the weights are of another network; got {found} for {tensor['name']!r}, "
-                f"expected {tensor['dtype']} {tuple(tensor['shape'])}",
-                where=str(path),
-                hint="restore what the same model with the same --learn has saved",
+            raise _other_network_error(
+                path, f"; got {found} for {tensor['name']!r}, expected {tensor['dtype']} {tuple(tensor['shape'])}"
             )
-    if unknown := sorted(arrays.keys() - {tensor["name"] for tensor in tensors}):
-        raise UsageError(
-            f"{path.name}: the weights are of another network, which has {', '.join(unknown)[:200]}",
-            where=str(path),
-            hint="restore what the same model with the same --learn has saved",
+    if unknown := sorted(arrays.keys() - {tensor["name"] for tensor in learned.tensors}):
+        raise _other_network_error(path, f", which has {', '.join(unknown)[:200]}")
+    if digest is not None and digest.tobytes() != learned.digest:
+        raise _other_network_error(
+            path, f"; got digest {digest.tobytes()[:8].hex()}..., expected {learned.digest[:8].hex()}..."
         )
     return arrays
+
+
+def _other_network_error(path: Path, difference: str) -> UsageError:
+    """Return the error for a file with the weights of another network. ``difference``: text behind this statement."""
+    return UsageError(
+        f"{path.name}: the weights are of another network{difference}",
+        where=str(path),
+        hint="restore what the same model with the same --learn has saved",
+    )
