@@ -397,7 +397,8 @@ def cost(model: Any, board: str | Path | Board, **options: Unpack[CompileOptions
 
 
 UNPRICED = (
-    "bounds", "external", "tuned", "plan", "optimize", "flash", "ram", "threads", "cores", "code_in_ram", "relocatable",
+    "bounds", "external", "tuned", "plan", "optimize", "flash", "ram", "threads", "bind_threads",
+    "cores", "code_in_ram", "relocatable",
     "math", "learn", "dump",
 )  # fmt: skip
 """Options that change a network in ways that no price describes."""

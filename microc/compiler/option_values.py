@@ -599,6 +599,7 @@ class CompileOptions(ReadingOptions, total=False):
     required: str | Collection[str]
     io_in_arena: bool
     threads: int
+    bind_threads: bool
     cores: int
     protocol: Literal["rpc", "mlperf", "tuning"]
     relocatable: bool

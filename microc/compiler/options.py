@@ -410,6 +410,16 @@ class Options:
         metavar="N",
         applies="computers",
     )
+    bind_threads: bool = option_field(
+        False,
+        validation.as_boolean,
+        "a CPU of its own for each thread of threads",
+        details=(
+            "The CPUs are those that the process may use when the threads start (`taskset`, cgroups); the calling thread stays "
+            "where it is. Linux; elsewhere threads stay unbound."
+        ),
+        applies="computers",
+    )
     cores: int = option_field(
         1,
         option_values.make_integer_check("the number of cores", 1, option_values.MAX_CORES),

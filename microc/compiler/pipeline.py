@@ -214,12 +214,17 @@ def _compile_static_sizes(
     capacity: BoardCapacity | None,
 ) -> CompiledNetwork:
     """Compile a graph of static sizes, under a name that is valid in C: run the passes, then search for a network that
-    fits its memory limits. Raise UsageError if the target has no threads, and the options request several."""
+    fits its memory limits. Raise UsageError if the target has no threads, and the options request several, or if they bind the
+    threads of a network that has one."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
         raise UsageError(
             f"threads: got {options.threads}, expected 1 on {target.cpu}, which has no threads",
             hint=f"leave out threads, or choose a computer: {known}",
+        )
+    if options.bind_threads and options.threads == 1:
+        raise UsageError(
+            "bind_threads: got one thread, expected several", hint="leave out bind_threads, or set threads to 2 or more"
         )
     read = replace(read, name=network_name(read.name))
     if options.tuned is not None or options.plan is not None:

@@ -167,7 +167,7 @@ _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
 _REOPEN_SECONDS = 0.1
 _MANY_STRAYS = 50  # frames that answer none of our requests; a few are normal on a bad line, many suggest an echo
 
-_BANK_REASONS = {
+_BANK_REASONS: Mapping[int, tuple[str, str]] = {
     Status.BAD_OPERATION: ("the network does not learn", "compile it with --learn head.toml, build and flash it"),
     Status.BAD_IMAGE: ("the weights are not there whole", "send them again; the save before is kept"),
     Status.BAD_TARGET: ("the weights are of another network", "send those of the same model with the same --learn"),
@@ -299,8 +299,10 @@ class ProtocolSession:
                 hint="build and flash the project again with this microc",
             )
         if reply.status != Status.OK:
-            reasons = {**_REASONS, **(_BANK_REASONS if operation >= Operation.BANK else {})}
-            what, hint = reasons.get(reply.status, (f"status {reply.status}", ""))
+            reason = (_BANK_REASONS.get(reply.status) if operation >= Operation.BANK else None) or _REASONS.get(
+                reply.status
+            )
+            what, hint = reason or (f"status {reply.status}", "")
             raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
         if answer_bytes is not None and len(reply.payload) != answer_bytes:
             raise self.invalid_answer_error(operation)

@@ -143,6 +143,36 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def affinities() -> list[set[int]]:
+    """The CPUs of each thread of this process, in the order in which they started."""
+    return [os.sched_getaffinity(int(name)) for name in sorted(os.listdir("/proc/self/task"), key=int)]
+
+
+@pytest.mark.usefixtures("every_loop")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+@pytest.mark.parametrize("count", [2, 4])
+def test_threads_are_bound_to_the_cpus_of_the_process(count: int) -> None:
+    """Also to those of a mask, as of taskset, and in turn if there are more threads than CPUs. The caller stays as it is."""
+    bound = microc.compile(digits.INT8, threads=count, bind_threads=True, cache=False)
+    x = inputs(bound, 20)
+    wanted = np.asarray(microc.compile(digits.INT8).batch(x))
+    cpus = sorted(os.sched_getaffinity(0))
+    for mask in (cpus, cpus[-1:]):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.sched_setaffinity(0, mask)
+            before = len(affinities())
+            same = np.array_equal(np.asarray(bound.batch(x)), wanted)
+            found = affinities()
+            os.write(writing, repr((same, found[0] == set(mask), [sorted(each) for each in found[before:]])).encode())
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading) as pipe:
+            assert pipe.read() == repr((True, True, [[mask[k % len(mask)]] for k in range(1, count)]))
+
+
 @pytest.mark.usefixtures("every_loop")
 def test_reports_derive_the_same_functions() -> None:
     made = compile_network(digits.FLOAT, target_for("host"), make_options(threads=2))
@@ -156,6 +186,8 @@ def test_refusals() -> None:
     assert "x86-64-v3" in caught.value.hint
     with pytest.raises(UsageError, match="has no threads"):
         microc.compile(digits.INT8, board="mps2-an386", threads=2)
+    with pytest.raises(UsageError, match="bind_threads: got one thread"):
+        microc.compile(digits.INT8, bind_threads=True)
     for count in (0, 257, "2", True):
         with pytest.raises(UsageError, match="number of threads cannot be"):
             microc.compile(digits.INT8, threads=count)  # type: ignore[arg-type]

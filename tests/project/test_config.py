@@ -41,6 +41,7 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "required": ('["fuse"]', frozenset({"fuse"})),
     "io_in_arena": ('"caller"', False),
     "threads": ("2", 2),
+    "bind_threads": ("true", True),
     "cores": ("2", 2),
     "protocol": ('"rpc"', "rpc"),
     "requantize": ('"fixed"', "fixed"),

@@ -256,8 +256,8 @@ class ModelContext:
     if a constant needs a larger alignment than :data:`DEFAULT_ALIGNMENT`. ``hot_code``: True if kernels run from RAM.
     ``optimized``: True if a kernel has compiler options of its own. ``constant_macros``: macros that place constants in other
     flash regions than the first. ``flash_space``: gcc's address space for constants; None if the core has one address space.
-    ``threads``, ``cores``: number of threads, or of cores, that share large loops. ``unit``: the tensor unit; None if no kernel
-    uses one."""
+    ``threads``, ``cores``: number of threads, or of cores, that share large loops. ``binds_threads``: True if each thread runs
+    on a CPU of its own. ``unit``: the tensor unit; None if no kernel uses one."""
 
     name: Name
     upper: Name
@@ -297,6 +297,7 @@ class ModelContext:
     int_bits: int
     stem: Name
     threads: int
+    binds_threads: bool
     cores: int
     optimized: bool
     hot_code: bool
@@ -413,6 +414,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         int_bits=required_int_bits(module),
         stem=Name(file_stem),
         threads=thread_count_of(module),
+        binds_threads=thread_count_of(module) > 1 and module.options.get("bind_threads") == "True",
         cores=core_count_of(module),
         unit=make_tensor_unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_list_external_headers(module))),
