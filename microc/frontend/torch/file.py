@@ -23,6 +23,12 @@ from microc.frontend.model_limits import MAX_NESTED, MAX_STORED, parse_model_jso
 # not need are removed: guards, ranges of symbolic extents, metadata of nodes, signatures of inner modules.
 
 _TARGET = re.compile(r"torch\.ops\.(aten|prims|quantized_decomposed)\.(\w+)\.\w+", re.ASCII)
+_TORCHAO = re.compile(
+    r"torch\.ops\.torchao\.(quantize_affine|dequantize_affine|choose_qparams_affine)\.default", re.ASCII
+)
+"""Operators of torchao that are PyTorch's own after decomposition, or that microc converts."""
+_SUBCLASS = "torch.ops.export.access_subclass_inner_tensor.default"
+"""Operator on a tensor subclass, whose content is a pickled object of another library."""
 _OTHERS = (
     "_operator.getitem",
     "torch.ops.higher_order.cond",
@@ -122,7 +128,13 @@ class _ProgramChecker:
         node["metadata"] = {}
         target = node["target"]
         known = _TARGET.fullmatch(target)
-        if not (known and known[2] not in _FILES) and target not in _OTHERS:
+        if target == _SUBCLASS:
+            raise UnsupportedError(
+                "the program contains tensor subclasses, which are pickled objects; got one, expected plain tensors",
+                where=self.file,
+                hint="unfold them before saving: torch.export.save(program.run_decompositions({}), file)",
+            )
+        if not (known and known[2] not in _FILES) and target not in _OTHERS and not _TORCHAO.fullmatch(target):
             self.unknown_operators[ascii(target)] = None
 
     def check_string(self, string: str, json_key: str) -> None:

@@ -165,6 +165,12 @@ def convert_matrix_product(context: OpContext, x: Value, mat2: Argument) -> Valu
     return _emit_matmul(context, x, mat2)
 
 
+@CONVERTERS.register("_int_mm")
+def convert_integer_matrix_product(context: OpContext, x: Value, mat2: Value) -> Value:
+    """Convert _int_mm, the product of int8 matrices with int32 results."""
+    return context.emit("matmul", (x, mat2), {"out_dtype": "int32"})
+
+
 @CONVERTERS.register("matmul")
 def convert_matmul(context: OpContext, x: Value, other: Argument) -> Value:
     """Convert matmul. A vector operand counts as a matrix of one row or one column."""
@@ -352,6 +358,49 @@ def convert_dequantize_per_channel(
     scale = _to_floats(scales)
     zero_point = (0,) * len(scale) if zero_points is None else _to_integers(zero_points)
     return context.emit("dequantize", (x,), {"scale": scale, "zero_point": zero_point, "axis": axis})
+
+
+@CONVERTERS.register("dequantize_affine")
+def convert_dequantize_affine(
+    context: OpContext,
+    input: Argument,
+    scale: Argument,
+    zero_point: Argument = None,
+    *,
+    block_size: Ints,
+    output_dtype: Argument = None,
+) -> Value:
+    """Convert torchao's dequantize_affine, (input - zero_point) * scale with a scale for each block of ``block_size`` elements.
+
+    Constant integers with constant scales remain integers, if the blocks are rows, whole or in groups of neighbours."""
+    x = context.convert_to_value(input)
+    if output_dtype is not None and str(output_dtype) != "torch.float32":
+        context.refuse(f"output_dtype: got {output_dtype}, expected torch.float32", "dequantise to float32")
+    counts = tuple(extent // block for extent, block in zip(x.shape, block_size, strict=True))
+    split_axes = [axis for axis, count in enumerate(counts) if count > 1]
+    last = split_axes[-1] if split_axes else -1
+    # Groups are contiguous if the axes before the last split one have blocks of one element, and those behind it one block.
+    is_grouped = all(block == 1 for block in block_size[: max(last, 0)])
+    if not isinstance(scale, str) and not isinstance(zero_point, str) and is_grouped:
+        scales = _to_floats(scale.flatten())
+        zero_points = () if zero_point is None else _to_integers(zero_point.flatten())
+        attrs: Mapping[str, Attr] = {"scale": scales, "zero_point": zero_points or (0,) * len(scales)}
+        if len(scales) == 1 or (len(split_axes) == 1 and block_size[last] == 1):
+            axis = None if len(scales) == 1 else last
+            return context.emit("dequantize", (x,), {**attrs, "axis": axis})
+        groups = context.reshape(x, (len(scales), math.prod(x.shape) // len(scales)))
+        return context.reshape(context.emit("dequantize", (groups,), {**attrs, "axis": 0}), x.shape)
+    if any(block not in (1, extent) for block, extent in zip(block_size, x.shape, strict=True)):
+        context.refuse(
+            f"block_size: got {block_size} for data of shape {x.shape}, expected one block or single elements along each axis",
+            "use PerGroup for weights, and PerToken, PerRow or PerTensor for data",
+        )
+    integers = context.cast(x, "float32")
+    if zero_point is not None:
+        zeros = context.reshape(context.cast(context.convert_to_value(zero_point), "float32"), counts)
+        integers = context.emit("sub", (integers, context.broadcast_to(zeros, x.shape)))
+    factors = context.reshape(context.convert_to_value(scale), counts)
+    return context.emit("mul", (integers, context.broadcast_to(factors, x.shape)))
 
 
 def _to_number(argument: Argument) -> float:

@@ -50,6 +50,8 @@ NOT_DECOMPOSED = (
 )
 """ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 
+_DEQUANTIZE = ("dequantize_per_tensor", "dequantize_per_channel", "dequantize_affine")
+"""Operators that are converted, not evaluated, if their operands are known: their integers remain integers."""
 _MAX_CONSTANT = 1 << 24
 """Maximum number of elements of a tensor that is computed at compile time."""
 _EVALUATED = (
@@ -101,6 +103,8 @@ def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, 
         )
     harmless_data = sanitise_archive(data, file_name)
     torch = _import_torch(file_name)
+    if b"torch.ops.torchao." in harmless_data:
+        _import_torchao(file_name)
     try:
         return read_program(torch.export.load(io.BytesIO(harmless_data)), file_name)
     except MicrocError:
@@ -129,6 +133,8 @@ def decompose_program(program: Any, file_name: str = "torch") -> Any:
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    for operator in [each for each in table if each.name() == "torchao::dequantize_affine"]:
+        table.pop(operator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about itself
         return program.run_decompositions(table)
@@ -146,6 +152,18 @@ def _import_torch(file_name: str) -> Any:
             hint="pip install microc[torch]",
         ) from error
     return torch
+
+
+def _import_torchao(file_name: str) -> None:
+    """Import torchao, which registers its operators with PyTorch; ToolError if torchao is not installed."""
+    try:
+        import torchao.quantization  # noqa: F401
+    except ImportError as error:
+        raise ToolError(
+            "a program that torchao has quantised is read with torchao, which is not installed",
+            where=file_name,
+            hint="pip install torchao",
+        ) from error
 
 
 class _ProgramTranslator:
@@ -289,9 +307,12 @@ class _ProgramTranslator:
         name = str(target if schema is None else schema.name).split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
-        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _contains_graph_value(
-            [args, kwargs]
-        ):
+        if name not in _DEQUANTIZE and not _contains_graph_value([args, kwargs]):
+            if name == "_to_copy" and self.is_widened_weight(args[0], node):
+                # Quantised weights whose scale is applied to the result of the product, as by torchao's Int8WeightOnlyConfig.
+                return self.builder.op(
+                    "dequantize", self.convert_to_value(args[0]), scale=(1.0,), zero_point=(0,), axis=None
+                )
             return self.evaluate_constant_call(node, name, args, kwargs)
         values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
         is_complex = any(getattr(getattr(value, "dtype", None), "is_complex", False) for value in values)
@@ -314,6 +335,11 @@ class _ProgramTranslator:
             self.refuse(
                 f"{target}: the arguments are not supported ({type(error).__name__}: {error})", "use other operators"
             )
+
+    def is_widened_weight(self, tensor: Any, conversion: Any) -> bool:
+        """Test whether a node converts an int8 matrix to float32."""
+        is_matrix = tensor.dtype == self.torch.int8 and tensor.dim() > 1
+        return bool(is_matrix and conversion.meta["val"].dtype == self.torch.float32)
 
     def convert_cond(self, condition: Any, true_module: Any, false_module: Any, operands: Sequence[Any] = ()) -> Any:
         """Convert torch.cond to a ``branch`` whose graphs are the two functions; return its results.
