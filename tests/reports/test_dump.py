@@ -25,6 +25,7 @@ from tests.codegen.test_text import ATTACKS, evil_model
 from tests.compiler.sizes import test_family as test_sizes
 from tests.frontend.onnx_model import node, proto
 from tests.support import digits
+from tests.support.campaign import everything
 from tests.support.corpus import models
 
 ROW_BY_ROW, LEAN = 650, 1000
@@ -55,13 +56,14 @@ def replay(start: str, trace: str) -> tuple[str, str]:
 
 
 def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, str]:
-    """The texts of the kernels' dump, by path; what is in it holds for every network."""
+    """The texts of the kernels' dump, by path; what is in it holds for every network. Every third one is parsed: the steps of a
+    kernel differ little, and those of the next kernel come at other numbers."""
     made = compile_network(source, target_for(cpu), make_options(dump=folder, **options))
     texts = {path.relative_to(folder): path.read_text() for path in sorted((folder / "kernels").rglob("*.*"))}
     code = shared_files(made.module, "test")["model.c"]
-    for path, text in texts.items():
+    for number, (path, text) in enumerate(texts.items()):
         if path.suffix == ".tir":
-            assert to_text(parse(text)) == text
+            assert (number % 3 and not everything()) or to_text(parse(text)) == text
         elif path.name == "kernel.c":
             assert text in code
         elif path.name == "02_trace.json":

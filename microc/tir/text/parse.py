@@ -135,7 +135,7 @@ class _FunctionReader:
         params = tuple(buffer for buffer in self.params.values() if buffer is not None)
         suite = self.scope.read_suite(body)
         # Lectures declare sizes in the body that nothing uses; no shape of an argument could give them.
-        used = {arg.arg for arg in node.args.args}.union(_names_read(node))
+        used = {arg.arg for arg in node.args.args}.union(_names_read(node)) if self.scalars else ()
         scalars = tuple(size for size in self.scalars if size.name in set(map(unescape_keyword, used)))
         return ir.PrimFunc(unescape_keyword(node.name), params, suite, self.annotations, scalars)
 
