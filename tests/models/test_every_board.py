@@ -25,6 +25,8 @@ from tests.reports.test_size import size_program
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BOARDS = tuple(name for name in list_boards() if name != "host")
+REPEATING = ("netduinoplus2", "mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "microbit")
+"""Emulated boards whose timer counts instructions, and whose stack is painted."""
 
 
 @cache
@@ -67,6 +69,16 @@ def test_every_board(name: str, tmp_path: Path) -> None:
         array = (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1)
         assert np.array_equal(device.run(array), library(array))
         assert device.last is not None and device.last.mean > 0
+        if name in REPEATING:
+            ticks = []
+            for _ in range(2):
+                device.set_inputs(array)
+                ticks.append(device.kernel_ticks())
+            products = 16 if board.target.has("lanes") else 1  # of bytes, in an instruction
+            assert ticks[0] == ticks[1] and device.clock.counts_instructions
+            assert device.clock.convert_ticks(sum(ticks[0])) > program.module.macs / products
+            stack = device.stats().stack_bytes
+            assert stack is not None and 0 < stack < 2048
 
 
 def test_there_are_many() -> None:

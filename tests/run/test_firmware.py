@@ -32,8 +32,6 @@ from tests.device.smoke import needs
 from tests.support import digits
 from tests.support.corpus import models
 
-EMULATED = ("netduinoplus2", "mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "microbit")
-
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> board_project.Project:
@@ -269,33 +267,6 @@ def test_estimates_do_not_exceed_the_truth(tmp_path: Path) -> None:
         <= sizes.static_ram + sizes.reserved_stack
     )
     assert 0.9 * (sizes.static_ram + report["stack_bound"]) <= report["ram"] <= sizes.static_ram + report["stack_bound"]
-
-
-@needs("arm-none-eabi-gcc", "qemu-system-arm")
-@pytest.mark.cross
-@pytest.mark.emulator
-@pytest.mark.parametrize("board", EMULATED)
-def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
-    """Compiled without a warning, booted, every kernel equal to the host's."""
-    project = board_project.open_project(microc.compile(digits.INT8, board=board).write(tmp_path / board))
-    make = ["make", "-C", str(project.folder), "CFLAGS=-Werror"]
-    done = subprocess.run(make, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with microc.Device(project) as device:
-        layers, difference = compare_board_with_host(
-            device,
-            board_project.build_host_library(project),
-            draw_input_sets(device.project.manifest, device.inputs, 2),
-        )
-        assert difference is None and len(layers) == len(device.kernels)
-        device.set_inputs(digits.images(1)[0])
-        first = device.kernel_ticks()
-        device.set_inputs(digits.images(1)[0])
-        assert device.kernel_ticks() == first
-        stack = device.stats().stack_bytes
-        assert stack is not None and 0 < stack < 2048
-        products = 16 if project.board.target.has("lanes") else 1  # of bytes, in an instruction
-        assert device.clock.counts_instructions and device.clock.convert_ticks(sum(first)) > 30528 / products
 
 
 @needs("clang")
