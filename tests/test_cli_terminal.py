@@ -127,7 +127,7 @@ INTERRUPTED = {
 }
 
 
-@pytest.mark.parametrize(("name", "after"), in_turn(list(INTERRUPTED), [1.0, 0.5, 0.15], 2))
+@pytest.mark.parametrize(("name", "after"), in_turn(list(INTERRUPTED), [1.0, 0.5, 0.15]))
 def test_control_c_leaves_a_line_and_nothing_else(name: str, after: float, tmp_path: Path) -> None:
     """Wherever it comes: while files are imported, compiled, written."""
     (tmp_path / "tmp").mkdir()

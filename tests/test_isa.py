@@ -20,7 +20,7 @@ from microc.device.toolchain import parse_library_target
 from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
 from tests.support import digits
-from tests.support.campaign import in_turn
+from tests.support.campaign import everything, in_turn
 
 PACKAGE = Path(microc.__file__).parent
 MNEMONIC = re.compile(
@@ -49,11 +49,13 @@ def test_arm_instructions_stand_in_their_files_alone(path: Path) -> None:
 
 
 OTHERS = [name for name, core in CORES.items() if core.family not in ("arm", "aarch64", "armv7a")]
+BY_SETS = {(CORES[name].family, CORES[name].lanes, *map(id, CORES[name].sets)): name for name in OTHERS}
+"""One core of those that have the same instructions."""
 
 
 @pytest.mark.parametrize(
     ("cpu", "source"),
-    in_turn(OTHERS, [digits.INT8, digits.QDQ, digits.FLOAT]),
+    in_turn(OTHERS if everything() else list(BY_SETS.values()), [digits.INT8, digits.QDQ, digits.FLOAT]),
     ids=lambda part: getattr(part, "stem", part),
 )
 def test_c_for_other_cores_names_none(source: Path, cpu: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import microc
 from microc.compiler.fit.budget import flash_bytes, list_goals_to_try
 from microc.compiler.fit.search import build_network
+from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration
 from microc.compiler.model import read_model
@@ -23,6 +25,7 @@ from microc.compiler.tuned.records import list_tuning_tasks
 from microc.run.against import build_kernels_for_host
 from microc.target import target_for
 from tests.support import digits
+from tests.support.campaign import everything
 from tests.support.corpus import models
 
 CORES, CORE = ("rv32imc", "cortex-m55"), "cortex-m0plus"
@@ -47,7 +50,7 @@ def test_no_price_for_all_takes_fewer_instructions(cpu: str) -> None:
     steps = ladder(cpu)
     flash = [flash_bytes(each.module) for each in steps]
     mixed = 0
-    for limit in np.linspace(min(flash), max(flash), 7).astype(int).tolist():
+    for limit in np.linspace(min(flash), max(flash), 7 if everything() else 4).astype(int).tolist():
         found = made(cpu, flash=limit)
         assert flash_bytes(found.module) <= limit
         fitting = [each.module.instructions for each in steps if flash_bytes(each.module) <= limit]
@@ -80,11 +83,13 @@ def test_everything_that_asks_for_a_kernel_gets_that(tmp_path: Path) -> None:
     limit = (flash_bytes(made().module) + flash_bytes(made(optimize="size").module)) // 2
     found = made(flash=limit)
     assert found.configuration.goals and found.module.options["optimize"] == "balanced"
-    prices = set()
-    for number in range(len(found.module.calls)):
-        explained = microc.explain(digits.INT8, number, target="rv32imc", flash=limit)
-        prices |= {part["price"] for part in explained.to_data()["kernel"]["parts"]}
-    assert len(prices) > 1
+    derived = [derive_kernel(found, number).parts for number in range(len(found.module.calls))]
+    assert len({part.goal.price for parts in derived for part in parts}) > 1
+    number = next(k for k, parts in enumerate(derived) if parts[0].goal != found.kernel_builder.goal)
+    explained = microc.explain(digits.INT8, number, target="rv32imc", flash=limit).to_data()["kernel"]["parts"]
+    assert [part["price"] for part in explained] == [
+        None if isinf(part.goal.price) else part.goal.price for part in derived[number]
+    ]
     schedules = {call.schedule for call in found.module.calls}
     assert all(
         describe_loop_steps(task.untuned[0].choice.schedule.trace) in schedules for task in list_tuning_tasks(found)

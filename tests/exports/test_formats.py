@@ -33,7 +33,7 @@ from tests.support.campaign import everything
 
 def test_all_formats_for_all_boards() -> None:
     """Nothing is undefined, left over or empty in any file of any board's project and of its exports: of all, or by default of
-    every third format in turn."""
+    every sixth format in turn."""
     modules: dict[object, Module] = {}
     boards = [load_board(name) for name in list_boards()] + [make_board_of_core(cpu) for cpu in CORES]
     for number, board in enumerate(boards):
@@ -42,7 +42,7 @@ def test_all_formats_for_all_boards() -> None:
         module = modules[board.target]
         texts = dict(project_files((module,), board, "test"))
         real = board.raw.get("memory") and not {"emulator", "simulator"} & board.raw.keys()
-        for name in FORMATS if everything() else FORMATS[number % 3 :: 3]:
+        for name in FORMATS if everything() else FORMATS[number % 6 :: 6]:
             families = load_format(name).families
             unknown = name == "esp-idf" and real and name not in board.ids
             if unknown or (families and board.target.isa not in (*families, "host")):

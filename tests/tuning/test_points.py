@@ -23,7 +23,7 @@ from microc.tuning.meters import HostRunner
 from microc.tuning.runner import draw_inputs_and_expected_outputs
 from microc.tuning.search_space import Candidate, Point, Space
 from tests.support.campaign import in_campaign
-from tests.tuning.networks import tasks
+from tests.tuning.networks import space_of, tasks
 
 DRAWN = 3
 """Points of every rule."""
@@ -31,7 +31,7 @@ DRAWN = 3
 
 def drawn(task: Task, rules: tuple[str, ...]) -> list[Candidate]:
     """Some points of each rule."""
-    space, by_rule = Space(task), defaultdict[str, list[Point]](list)
+    space, by_rule = space_of(task), defaultdict[str, list[Point]](list)
     for point in space.points:
         by_rule[point.rule].append(point)
     found = []

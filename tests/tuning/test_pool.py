@@ -22,7 +22,12 @@ from microc.tuning.runner import MeasuredResult
 from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.tuner import SearchLimits, SearchPolicy, Tuner
-from tests.tuning.networks import DIGITS, Estimating, product, tasks
+from tests.tuning.networks import DIGITS, Estimating, product, space_of, tasks
+
+
+@pytest.fixture(autouse=True)
+def _spaces_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microc.tuning.tuner.Space", space_of)
 
 
 class Failing(Estimating):
