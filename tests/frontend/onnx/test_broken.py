@@ -37,6 +37,14 @@ def changed(change: Any, model: Any = None) -> Any:
     return model
 
 
+def mel(bins: int = 8, length: int = 16, rate: int = 8192, low: float = 0.0, high: float = 4096.0) -> Any:
+    """A model that is a single MelWeightMatrix."""
+    numbers = {"a": np.array(bins), "b": np.array(length), "c": np.array(rate)}
+    edges = {"d": np.float32(low), "e": np.float32(high)}
+    nodes = (node("MelWeightMatrix", list("abcde"), ["m"]), node("MatMul", ["x", "m"]))
+    return small(*nodes, x=(1, 9), **numbers, **{name: np.array(edge) for name, edge in edges.items()})
+
+
 def weight(**fields: Any) -> Any:
     """A model whose weight tensor has other fields."""
 
@@ -155,6 +163,27 @@ BROKEN: dict[str, Any] = {
     ),
     "the constant integer divisor contains 0": small(node("Mod", ["a", "b"], ["y"]), a=ints(2), b=ints(0)),
     "takes 1073741824 bytes": small(node("ConstantOfShape", ["a"], ["y"]), a=ints(1 << 14, 1 << 14)),
+    "expected 1 or 2 parts": small(node("DFT", ["x"]), x=(1, 8, 3)),
+    "takes 6400000000 bytes": small(node("DFT", ["x"]), x=(1, 20_000, 1)),
+    "a frame_step of 0": small(node("STFT", ["x", "a", "", "n"]), x=(1, 64, 1), a=np.array(0), n=np.array(8)),
+    "frames of 65 for 64 samples": small(
+        node("STFT", ["x", "a", "", "n"]), x=(1, 64, 1), a=np.array(4), n=np.array(65)
+    ),
+    "input 2 has shape .., expected one axis": small(node("STFT", ["x", "a", "w"]), x=(1, 64, 1), a=np.array(4), w=f()),
+    "got -5 bins": mel(bins=-5),
+    "got 1.09951e[+]12 bins": mel(bins=1 << 40),
+    "a dft_length of -9": mel(length=-9),
+    "a sample_rate of 0": mel(rate=0),
+    "edges of nan": mel(low=float("nan")),
+    "upper_edge_hertz is 99000": mel(high=99_000.0),
+    "block_shape .0, 5.": small(node("Col2Im", ["x", "i", "b"]), x=(1, 5, 5), i=ints(5, 5), b=ints(0, 5)),
+    "strides is .0, 1.": small(
+        node("Col2Im", ["x", "i", "b"], strides=[0, 1]), x=(1, 5, 5), i=ints(5, 5), b=ints(1, 5)
+    ),
+    "block_shape is .5,.": small(node("Col2Im", ["x", "i", "b"]), x=(1, 5, 5), i=ints(5, 5), b=ints(5)),
+    "takes 12800000000 bytes": small(
+        node("Col2Im", ["x", "i", "b"]), x=(1, 40_000, 1), i=ints(40_000, 1), b=ints(40_000, 1)
+    ),
     "bool data": proto([node("Relu", ["x"])], {"x": (2,)}, dtypes={"x": "bool"}),
     "var: got -1.0, expected no negative number": small(
         node("BatchNormalization", ["x", "p", "p", "p", "n"]), p=f(3), n=-f(3)

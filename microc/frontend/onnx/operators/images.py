@@ -12,6 +12,7 @@ import numpy as np
 
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
+from microc.frontend.model_limits import check_shape
 from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext
 from microc.frontend.onnx.operators.windows import (
@@ -86,6 +87,8 @@ def _write_resize(
     ``extrapolation_value``: results with a source position outside the image, in mode ``tf_crop_and_resize``."""
     if rule.mode != "nearest" and not is_float(x.dtype):
         context.refuse(f"mode {rule.mode!r} is not supported for {x.dtype} data", "use mode nearest")
+    for axis in resized_axes if rule.antialias else ():  # its cubic kernels have 4 taps for each element of the input
+        check_shape((axis.output_extent + axis.input_extent, 8), "float64", context.where)
     positions = [compute_source_positions(rule, axis) for axis in resized_axes]
     tables = [
         compute_indices_and_weights(rule, axis, position)

@@ -12,8 +12,10 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array, is_float
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.model_limits import MAX_BYTES, check_shape
 from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
+from microc.frontend.onnx.operators.windows import check_spatial_attribute
 from microc.frontend.signature import (
     AttributeBefore,
     Axis,
@@ -24,12 +26,16 @@ from microc.frontend.signature import (
     Only,
     Rank,
     SameDtype,
+    SameDtypeMarker,
     Value,
 )
 from microc.graph.ir import Attr, Graph
 from microc.ops.signal.fft import compute_dft_matrix
 
 CONVERTERS = ConverterTable()
+
+_MAX_MEL_BINS = 1 << 16
+"""Maximum bands of a MelWeightMatrix, which are computed one by one."""
 
 # ---- Converters of matrix products.
 
@@ -350,13 +356,23 @@ def convert_dft(
         length = 2 * (x.shape[axis] - 1) if real_out else x.shape[axis]
     data = _slice_or_pad_axis(context, x, axis, length // 2 + 1 if real_out else length)
     bins = length // 2 + 1 if onesided and not inverse else length
-    matrix = compute_dft_matrix(length, bins, x.shape[-1] == 2, inverse, real_out)
-    waves = context.new_constant(f"{context.output()}_waves", matrix.astype(x.dtype))
+    waves = _write_dft_matrix(context, length, bins, x, inverse, real_out)
     labels = tuple(range(x.rank))
     frequency_axis, part_axis = 100, 101
     output = tuple(frequency_axis if k == axis else part_axis if k == x.rank - 1 else k for k in labels)
     attrs: Mapping[str, Attr] = {"inputs": (labels, (axis, x.rank - 1, frequency_axis, part_axis)), "output": output}
     context.result("einsum", (data, waves), attrs)
+
+
+def _write_dft_matrix(
+    context: OpContext, length: int, bins: int, data: Value, inverse: bool = False, real_out: bool = False
+) -> Value:
+    """Write the constant matrix of a transform of ``data``, whose last axis holds the parts of numbers; return it."""
+    if data.shape[-1] not in (1, 2):
+        context.broken(f"got data of shape {data.shape}, expected 1 or 2 parts of a number along the last axis")
+    check_shape((length, data.shape[-1], bins, 2), "float64", context.where)  # as it is computed
+    matrix = compute_dft_matrix(length, bins, data.shape[-1] == 2, inverse, real_out)
+    return context.new_constant(f"{context.output()}_waves", matrix.astype(data.dtype))
 
 
 def _slice_or_pad_axis(context: OpContext, value: Value, axis: int, target_extent: int) -> Value:
@@ -376,20 +392,25 @@ def convert_stft(
     context: OpContext,
     signal: Annotated[Value, Rank(3, 3)],
     frame_step: int,
-    window: SameDtype | None,
+    window: Annotated[Value, SameDtypeMarker(), Rank(1, 1)] | None,
     frame_length: int | None,
     *,
     onesided: bool = True,
 ) -> None:
     """Convert STFT to a ``gather`` of overlapping frames and an ``einsum`` with the window and the DFT matrix."""
-    _, samples, parts = signal.shape
-    length = context.value(2).shape[0] if frame_length is None else frame_length
+    samples = signal.shape[1]
+    length = frame_length if frame_length is not None or window is None else window.shape[0]
+    if length is None or frame_step < 1 or not 1 <= length <= samples:
+        context.broken(
+            f"got a frame_step of {frame_step} and frames of {length} for {samples} samples, "
+            "expected a step of at least 1, and a window or frame_length within the samples"
+        )
     frames = (samples - length) // frame_step + 1
+    check_shape((frames, length), "float64", context.where)
     starts = np.arange(frames)[:, None] * frame_step + np.arange(length)
     frame_indices = context.new_constant(f"{context.output()}_frames", starts.astype(np.int32))
     rows = context.emit("gather", (signal, frame_indices), {"axis": 1})
-    matrix = compute_dft_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
-    operands = [rows, context.new_constant(f"{context.output()}_waves", matrix.astype(signal.dtype))]
+    operands = [rows, _write_dft_matrix(context, length, length // 2 + 1 if onesided else length, signal)]
     labels: list[Ints] = [(0, 1, 2, 3), (2, 3, 4, 5)]
     if window is not None:
         operands.append(window)
@@ -413,10 +434,19 @@ def convert_mel_weight_matrix(
         float(number.reshape(-1)[0])
         for number in (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
     )
+    if not (1 <= bins <= _MAX_MEL_BINS and 1 <= length <= MAX_BYTES and rate > 0 and 0 <= low <= high < np.inf):
+        context.broken(
+            f"got {bins:g} bins, a dft_length of {length:g}, a sample_rate of {rate:g} and edges of {low:g} and {high:g} Hz, "
+            f"expected 1..{_MAX_MEL_BINS} bins, a length and a rate above 0, and edges in order"
+        )
     count = int(length) // 2 + 1
+    check_shape((count, int(bins)), "float64", context.where)
     mel = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
     points = mel[0] + np.arange(int(bins) + 2) * ((mel[1] - mel[0]) / (bins + 2))
-    edges = np.floor((int(length) + 1) * 700 * (10 ** (points / 2595) - 1) / rate).astype(np.int64)
+    edges = np.floor((int(length) + 1) * 700 * (10 ** (points / 2595) - 1) / rate)
+    if edges[-1] > count or edges[-2] == count:
+        context.broken(f"upper_edge_hertz is {high:g}, expected at most half the sample_rate of {rate:g}")
+    edges = edges.astype(np.int64)
     result = np.zeros((count, int(bins)))
     for k in range(int(bins)):
         first, centre, last = edges[k : k + 3]
@@ -445,7 +475,16 @@ def convert_col2im(
     Each input channel holds one element of the blocks. Its kernel is 1 at the position of that element in the block and
     0 elsewhere."""
     rank, taps = len(image_shape), prod(block_shape)
-    strides, dilations, pads = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * 2 * rank
+    if not rank or min((*image_shape, *block_shape)) < 1 or x.shape[1] % taps:
+        context.broken(
+            f"got image_shape {image_shape} and block_shape {block_shape} for {x.shape[1]} channels, "
+            "expected extents of at least 1, and a block whose elements divide the channels"
+        )
+    check_spatial_attribute(context, "block_shape", block_shape, (1,) * rank, 1)
+    strides = check_spatial_attribute(context, "strides", strides, (1,) * rank, 1)
+    dilations = check_spatial_attribute(context, "dilations", dilations, (1,) * rank, 1)
+    pads = check_spatial_attribute(context, "pads", pads, (0,) * 2 * rank, 0)
+    check_shape((taps, taps), "float64", context.where)
     counts = [
         (e + pads[k] + pads[rank + k] - (b - 1) * d - 1) // s + 1
         for k, (e, b, d, s) in enumerate(zip(image_shape, block_shape, dilations, strides, strict=True))
