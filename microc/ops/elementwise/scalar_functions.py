@@ -108,6 +108,8 @@ def _clip_in_numpy(attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 def _build_abs(attrs: Mapping[str, Any], x: Expr) -> Expr:
+    if x.dtype.startswith("uint"):
+        return x
     return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _build_negation({}, x), x)
 
 
@@ -272,7 +274,7 @@ UNARY: tuple[UnaryFunction, ...] = (
         "abs",
         lambda _, x: np.abs(x),
         _build_abs,
-        SIGNED,
+        NUMBERS,
         tolerance=0.0,
         edges=_LOWEST,
         gradient=lambda _, g, x, y: g * x.apply("sign"),

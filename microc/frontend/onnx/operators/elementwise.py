@@ -59,7 +59,7 @@ FUNCTIONS = (
     OneToOneOperator("hard_swish", "HardSwish"),
     OneToOneOperator("leaky_relu", "LeakyRelu", real_attributes={"alpha": 0.01}),
     OneToOneOperator("log", "Log"),
-    OneToOneOperator("neg", "Neg", NUMBERS),
+    OneToOneOperator("neg", "Neg", SIGNED),
     OneToOneOperator("relu", "Relu", NUMBERS),
     OneToOneOperator("round", "Round"),
     OneToOneOperator("sigmoid", "Sigmoid"),
@@ -356,9 +356,8 @@ for _op_type, _op, _op_before, _op_after in (
     ("ReduceProd", "prod", "", ""),
     ("ReduceSumSquare", "sum", "mul", ""),
 ):
-    CONVERTERS.register(_op_type, dtypes=(*NUMBERS, "bool") if _op in ("max", "min") else NUMBERS)(
-        _make_reduction_converter(_op, _op_before, _op_after)
-    )
+    _dtypes = (*NUMBERS, "bool") if _op in ("max", "min") else FLOAT if _op_after else NUMBERS
+    CONVERTERS.register(_op_type, dtypes=_dtypes)(_make_reduction_converter(_op, _op_before, _op_after))
 
 
 @CONVERTERS.register("ReduceSum", dtypes=NUMBERS)
