@@ -185,7 +185,7 @@ def test_tiles_fit_the_registers(registers: int) -> None:
         for columns in range(1, 40):
             for tall, wide in float_tile_shapes(rows, columns, registers):
                 assert 1 <= tall <= rows and 1 <= wide <= columns
-                assert tall * wide + min(tall, wide) + 1 <= registers
+                assert tall == 1 or tall * wide + min(tall, wide) + 1 <= registers
 
 
 def test_fma_rounds_once() -> None:
