@@ -24,6 +24,7 @@ ARM_V6M = InstructionSet(
         "high_mul": Body(""),
         "product_2_30": Body(""),
         "product_2_31": Body(""),
+        "swap_bytes": Body('int32_t r;\n__asm__("rev16 %0, %1" : "=l"(r) : "l"(a));\nreturn r;'),
     },
     frozenset({"unsigned_bytes"}),
 )

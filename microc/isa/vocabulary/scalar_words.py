@@ -29,10 +29,10 @@ from microc.tir.names import SATURATED, SHIFTED_SATURATIONS
 # ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
 # ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``saturate_<t>_shr_<n>`` after a right shift by n; ``clamp8`` is
 # the same as ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since
-# instructions that shift an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two,
-# reinterpreted as a float. ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x,
-# m)``: the same rounded down; ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32
-# bits to 32, on which 64-bit products are library calls.
+# instructions that shift an operand take it from there. ``swap_bytes`` swaps the bytes of each half. ``float16_low`` and
+# ``float16_high`` widen a half of a word of two, reinterpreted as a float. ``high_mul(x, m)``: round(x m / 2**31), ties
+# upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down; ``product_2_30(x, m)``: floor(x m / 2**30)
+# for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, on which 64-bit products are library calls.
 #
 # With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
 #
@@ -78,6 +78,7 @@ def _build_saturation_intrinsics() -> Iterator[Intrin]:
 
 
 _BITS = ir.reinterpret("int32", _F)
+_WORD, _EVEN_BYTES = A.astype("uint32"), ir.const(0xFF00FF, "uint32")
 
 
 def _float16_bits_to_float32(bits: ir.Expr) -> ir.Expr:
@@ -90,6 +91,7 @@ SCALARS = (
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
+    Intrin("swap_bytes", (A,), ((_WORD >> 8 & _EVEN_BYTES) | (_WORD & _EVEN_BYTES) << 8).astype("int32")),
     Intrin("float16_low", (_F,), _float16_bits_to_float32(_BITS & 0xFFFF)),
     Intrin("float16_high", (_F,), _float16_bits_to_float32(_BITS >> 16 & 0xFFFF)),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),

@@ -109,7 +109,7 @@ def _compute_dense(call: OpCall) -> te.Tensor:
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
     if algorithm in ("quads", "widened"):
-        packing = find_quad_packing(call)
+        packing = find_quad_packing(call, widened=algorithm == "widened")
         if packing is None:
             raise InternalError(
                 f"dense: algorithm {algorithm!r} cannot pack these weights; expected find_quad_packing() to succeed"
@@ -145,8 +145,8 @@ def _should_append_zero_unit(call: OpCall) -> bool:
 
 
 ALGORITHMS: Algorithms = {
-    "quads": lambda call: find_quad_packing(call) is not None,
-    "widened": lambda call: find_quad_packing(call) is not None,
+    "quads": lambda call: find_quad_packing(call, widened=False) is not None,
+    "widened": lambda call: find_quad_packing(call, widened=True) is not None,
     **PACKED,
     "even": _should_append_zero_unit,
     "unsigned_rows": can_store_data_as_uint8,

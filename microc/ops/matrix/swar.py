@@ -42,6 +42,8 @@ LOW, HIGH = -128, 127
 """Range of a pixel's values (int8)."""
 TERMS = (8, 6, 4, 3, 2)
 """Candidate numbers of products that are summed before the two fields of a word are split."""
+LONG_TERMS = (16, 12, *TERMS)
+"""The same for quads with widened inputs, whose blocks end with more instructions. Rows of small weights permit many."""
 MAX_MOVED = 8
 """Largest number of moved parts of weights in the additional last block of a channel."""
 ADDED = (FIELD << 16) + FIELD
@@ -216,6 +218,11 @@ def _build_sum_of_moved_parts(weight: Operand, packing: PairPacking, pairs: te.T
     return total
 
 
+def swap_bytes(word: Expr) -> Expr:
+    """Swap the bytes of each half of a uint32 word."""
+    return ir.cast("uint32", ir.call("swap_bytes", ir.cast("int32", word)))
+
+
 def to_uint32(x: Expr) -> Expr:
     """Convert an integer expression to uint32, modulo 2**32."""
     return ir.cast("uint32", ir.cast("int32", x))
@@ -234,9 +241,15 @@ def uint32_literal(value: int) -> Expr:
 #
 #     q = sum(x ((v >> 8) & 0xFF00FF)) = sum(x u1) + 2**16 sum(x u3),        p - 2**8 q = sum(x u0) + 2**16 sum(x u2),
 #
-# where p = sum(x v). Both are two sums side by side. A word behind each block of inputs, 2**15 + 2**31 - 128 (2**16 + 1) sum(x),
-# cancels the offset of the bytes and makes each sum one of x w plus 2**15, which is within 0..2**16 - 1 as long as the block's
-# weights permit. From there on the fields are handled as in ``pairs``.
+# where p = sum(x v). Both are two sums side by side: e = sum(x u0) + 2**16 sum(x u2) and o = sum(x u1) + 2**16 sum(x u3). A core
+# that swaps the bytes of halves in one instruction needs no mask. The swapped word is u1 + 2**8 u0 + 2**16 u3 + 2**24 u2, so that
+#
+#     p = e + 2**8 o,    r = sum(x swapped) = o + 2**8 e,    p - 2**8 r = (1 - 2**16) e,
+#
+# and e = (1 + 2**16) (p - 2**8 r), because (1 + 2**16) (1 - 2**16) is 1 modulo 2**32; then o = r - 2**8 e. A word behind each
+# block of inputs, 2**15 + 2**31 - 128 (2**16 + 1) sum(x), cancels the offset of the bytes and makes each sum one of x w plus
+# 2**15, which is within 0..2**16 - 1 as long as the block's weights permit. From there on the fields are handled as in
+# ``pairs``.
 #
 # Where the weights of a block would exceed the fields, part of the largest moves to a column of its own at the end, which reads
 # the same input again; channels share these columns. All of it is exact; :func:`pack_quads` proves the bounds with the weights
@@ -280,18 +293,20 @@ class QuadPacking:
         return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
 
 
-def pack_quads(weights: Array) -> QuadPacking | None:
-    """Return the cheapest packing of int8 weights (O, K) that multiplies four channels at once; None if no block size
-    is possible."""
-    packings = [p for p in (_pack_quads_in_blocks(weights, terms) for terms in TERMS) if p is not None]
+def pack_quads(weights: Array, block_sizes: tuple[int, ...]) -> QuadPacking | None:
+    """Return the cheapest packing of int8 weights (O, K) in blocks of one of ``block_sizes`` that multiplies four channels at
+    once; None if no block size is possible."""
+    packings = [p for p in (_pack_quads_in_blocks(weights, terms) for terms in block_sizes) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
-def find_quad_packing(call: OpCall) -> QuadPacking | None:
-    """Return the packing that multiplies four channels at once, for a product by constant int8 weights (O, ...); None
-    if there is none."""
+def find_quad_packing(call: OpCall, *, widened: bool) -> QuadPacking | None:
+    """Return the packing that multiplies four channels at once, for a product of inputs, which are ``widened`` to words, by
+    constant int8 weights (O, ...); None if there is none."""
     weights = constant_int8_weights(call)
-    return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
+    if weights is None or len(weights) % CHANNELS:
+        return None
+    return pack_quads(weights, LONG_TERMS if widened else TERMS)
 
 
 def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking | None:
@@ -358,7 +373,8 @@ def build_quad_product(
 
     def build_block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
-        factor = ir.select(f < 1, (taps >> 8) & uint32_literal(_MASK), taps)
+        odd = swap_bytes(taps) if stores_widened_inputs else (taps >> 8) & uint32_literal(_MASK)
+        factor = ir.select(f < 1, odd, taps)
         x = (
             entries[p, j * (terms + 1) + term.var]
             if stores_widened_inputs
@@ -369,9 +385,13 @@ def build_quad_product(
     part = te.compute((count, blocks, quads, 2), build_block_sum, PART, ("p", "j", "g", "f"))
 
     def build_field_sum(p: Var, g: Var, f: Var, h: Var) -> Expr:
-        odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
-        # Field f 0: channels 0 and 2, p - 2**8 q. Field f 1: channels 1 and 3, q.
-        total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
+        odd, even = part[p, block.var, g, 0], part[p, block.var, g, 1]
+        # Field f 0: channels 0 and 2. Field f 1: channels 1 and 3.
+        even = even - (odd << 8)
+        if stores_widened_inputs:
+            even = even + (even << 16)
+            odd = odd - (even << 8)
+        total = ir.select(f < 1, even, odd) + entries[p, block.var * (kept + 1) + kept]
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=start_of(g, f, h))
 
     acc = te.compute((count, quads, 2, 2), build_field_sum, ACC, ("p", "g", "f", "h"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LOW, TERMS, _pack_quads_in_blocks, pack_quads
+from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LONG_TERMS, LOW, _pack_quads_in_blocks, pack_quads
 from tests.ops.compiled import Built, assert_compiled, cases_of_bytes, compiled_cases
 from tests.support.campaign import everything
 
@@ -21,7 +21,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("terms", LONG_TERMS)
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
     """For the inputs that make each block's sum largest and smallest; and nothing of the weights is lost."""
@@ -42,8 +42,8 @@ def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
 
 def test_words_hold_four_channels() -> None:
     weights = WEIGHTS["small"]
-    packing = pack_quads(weights)
-    assert packing is not None and packing.terms_per_block == max(TERMS) and not packing.repeated_inputs.size
+    packing = pack_quads(weights, LONG_TERMS)
+    assert packing is not None and packing.terms_per_block == max(LONG_TERMS) and not packing.repeated_inputs.size
     taken = packing.words.view(np.uint8).reshape(len(weights) // CHANNELS, -1, CHANNELS).astype(int) - 128
     np.testing.assert_array_equal(taken.transpose(0, 2, 1).reshape(weights.shape), weights)
 
