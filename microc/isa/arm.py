@@ -26,7 +26,7 @@ ARM_V6M = InstructionSet(
         "product_2_31": Body(""),
         "swap_bytes": Body('int32_t r;\n__asm__("rev16 %0, %1" : "=l"(r) : "l"(a));\nreturn r;'),
     },
-    frozenset({"unsigned_bytes"}),
+    frozenset({"unsigned_bytes", "product_loops"}),
 )
 ARM_V8M_BASE = replace(ARM_V6M, name="Armv8-M Baseline", guard="defined(__ARM_ARCH_8M_BASE__)")
 """Armv6-M with a divider; the other instructions that it adds are chosen by compilers."""

@@ -15,6 +15,7 @@ from microc.codegen.c.identifiers import list_tile_scalar_names, make_names_dist
 from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
+from microc.isa.arm_product_loops import BYTES, END, HIGH, SCRATCH, WORDS, ProductLoop, find_product_loop
 from microc.isa.instruction_set import LANE
 from microc.isa.straight_line import Run, split_at_runs
 from microc.module import Kernel, Module
@@ -286,7 +287,9 @@ class StmtPrinter:
             case ir.Store(buffer, indices, value):
                 return self._print_store(buffer, indices, value)
             case ir.For():
-                return self._print_loop(stmt)
+                products = find_product_loop(stmt, self.cpu)
+                lines = self._print_loop(stmt)
+                return self._print_product_loop(products, lines) if products else lines
             case ir.If(condition, then, otherwise):
                 text = [f"if ({self.expr(condition)}) {{", *_indent_lines(self.print_statement(then))]
                 if otherwise is not None:
@@ -332,6 +335,40 @@ class StmtPrinter:
             f"        : {', '.join(inputs)}",
             '        : "memory");',
             "});",
+            "#else",
+            *portable,
+            "#endif",
+        ]
+
+    def _print_product_loop(self, loop: ProductLoop, portable: list[str]) -> list[str]:
+        """Print a loop of sums of products as an assembly statement, and beside it the lines that it replaces."""
+        pointers = (("words", WORDS, loop.words), ("bytes", BYTES, loop.bytes))
+        totals = [
+            (f"microc_total_{n}", register, self.expr(total))
+            for n, (register, total) in enumerate(zip(HIGH, loop.totals, strict=False))
+        ]
+        outputs = [f'[s{n}] "+r"({name})' for n, (name, _, _) in enumerate(totals)]
+        outputs += [f'"+r"(microc_{name})' for name, _, _ in pointers]
+        clobbers = ", ".join(f'"{name}"' for name in (*SCRATCH, "cc", "memory"))
+        # All operands are in registers that the declarations name, so that the compiler has none to choose at the statement.
+        return [
+            f"#if {loop.guard}",
+            "{",
+            *(f'    register uint32_t {name} __asm__("{register}") = {value};' for name, register, value in totals),
+            f'    register const uint32_t *microc_end __asm__("{END}") = {self.expr(loop.words)} + {loop.word_count};',
+            *(
+                f'    register const {dtypes.c_name(address.buffer.dtype)} *microc_{name} __asm__("{register}") = '
+                f"{self.expr(address)};"
+                for name, register, address in pointers
+            ),
+            "    __asm__ volatile(",
+            '        ".syntax unified\\n1:\\n"',
+            *(f'        "{line}\\n"' for line in loop.lines),
+            f"        : {', '.join(outputs)}",
+            '        : [end] "r"(microc_end)',
+            f"        : {clobbers});",
+            *(f"    {value} = {name};" for name, _, value in totals),
+            "}",
             "#else",
             *portable,
             "#endif",

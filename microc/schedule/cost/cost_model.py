@@ -15,6 +15,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Costs
+from microc.isa.arm_product_loops import ProductLoop, find_product_loop
 from microc.isa.instruction_set import TensorUnit
 from microc.isa.straight_line import Run, split_at_runs
 from microc.module import UnitUse
@@ -366,7 +367,11 @@ class _CostWalker(ValueCosts):
             case ir.If():
                 self.count_branch(stmt)
             case ir.For():
-                self.count_loop(stmt)
+                products = find_product_loop(stmt, self.selector.target.cpu)
+                if products is None:
+                    self.count_loop(stmt)
+                else:
+                    self.count_product_loop(products)
             case _:
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
@@ -419,6 +424,18 @@ class _CostWalker(ValueCosts):
             self.printed += (extent - 1) * size
         self.close_loop(peeled=peeled)
         self.nests.leave_loop(self.printed, weight, peeled=peeled)
+
+    def count_product_loop(self, loop: ProductLoop) -> None:
+        """Count a loop that is printed as instructions, and the addresses and the end that these start from."""
+        region = self.regions[-1]
+        for address, count in ((loop.words, loop.word_count), (loop.bytes, loop.byte_count)):
+            self.record_access(address.buffer, address.indices)
+            self.count_traffic(address.buffer, count)
+        region.record_reads(region.operand_of_tile_element(total.buffer, total.indices) for total in loop.totals)
+        self.add_operations({"alu": 3}, region.weight)
+        self.nests.enter_loop(self.printed)
+        self.add_operations(loop.operations, region.weight * loop.iterations)
+        self.nests.leave_loop(self.printed, region.weight, peeled=False)
 
     def close_loop(self, *, peeled: bool = False) -> None:
         """Leave the innermost loop. Count its operations outside of statements: counter, pointers and spilled

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from microc.isa.arm_product_loops import MAX_BYTE_OFFSET, MOST_LINES
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import inline_elementwise, vectorize_copy
@@ -28,7 +29,7 @@ MANY_REGISTERS = 24
 MOST_PAIRS, MOST_ACROSS, MOST_QUADS = 3, 4, 3
 """Most pixel pairs, most channels and most channel quads in a tile that a search tries."""
 MANY = 8
-"""Number of blocks of terms from which two blocks are unrolled in an iteration."""
+"""Number of blocks of terms from which C compilers are given two blocks in an iteration."""
 COPY_STEP = 16
 """Most bytes of a patch that are copied in one iteration."""
 CHANNELS = 4
@@ -91,7 +92,8 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
     pair, field, channel, block = schedule.loops_of(ACC)[-4:]
     sums = (pair, channel, field) if pairs > 1 else (channel, field)
-    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block)
+    unrolled = _count_unrolled_blocks(schedule, target, block, channels * pairs)
+    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block, unrolled)
     terms = loop_extent(schedule.func, term)
     weight = next(b for b in buffers_read(find_block(schedule.func.body, PART)) if b.dtype == "uint8")
     # [o][k] -> [o / channels][block][term][channel]: a block reads its weights in the order of its loops.
@@ -104,6 +106,19 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
         schedule = _unroll_copy(vectorize_copy(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
     ends = schedule.loops_of(end)[-2:]
     return _unroll_loops(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
+
+
+def _count_unrolled_blocks(schedule: Schedule, target: Target, block_loop: str, sums: int) -> int:
+    """Return the number of blocks of terms in an iteration that saves counters and pointers.
+
+    ``sums``: sums of a block. Cores with product loops (:mod:`microc.isa.arm_product_loops`) take as many blocks as a short
+    branch spans: a load, a product and an addition for each term, and three instructions for each sum."""
+    blocks = loop_extent(schedule.func, block_loop)
+    if not target.has("product_loops"):
+        return 2 if blocks >= MANY and blocks % 2 == 0 else 1
+    terms = loop_extent(schedule.func, schedule.loops_of(PART)[-1])
+    most = min(MOST_LINES // (sums * (3 * terms + 3) + 2), (MAX_BYTE_OFFSET + 1) // (sums * terms))
+    return max((n for n in range(1, most + 1) if blocks % n == 0 and n < blocks), default=1)
 
 
 def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -143,15 +158,13 @@ class _NestedTerms(NamedTuple):
 
 
 def _move_term_blocks_outermost(
-    schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, unrolled_blocks: int = 2
+    schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, unrolled_blocks: int
 ) -> _NestedTerms:
     """Make ``block_loop``, the loop over blocks of terms, the outermost loop of a tile, and decompose the reductions.
 
-    ``sum_loops``: names of the loops over sums. If there are many blocks, ``unrolled_blocks`` of them are computed in
-    one iteration, to save counters and pointers."""
+    ``sum_loops``: names of the loops over sums. ``unrolled_blocks``: blocks that are computed in one iteration."""
     schedule = schedule.reorder(block_loop, *sum_loops).decompose_reduction(ACC, block_loop)
-    blocks = loop_extent(schedule.func, block_loop)
-    if blocks >= MANY and blocks % unrolled_blocks == 0 and unrolled_blocks > 1:
+    if unrolled_blocks > 1:
         schedule = schedule.split(block_loop, (None, unrolled_blocks)).unroll(f"{block_loop}_1")
         block_loop = f"{block_loop}_1"
     schedule = schedule.compute_at(PART, block_loop)
