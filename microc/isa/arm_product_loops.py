@@ -194,14 +194,15 @@ class _Matcher:
                 self.current[element] = len(self.sums)
                 self.sums.append(_Sum())
         number = self.current[element]
+        byte_offset: int | None = None
         match term:
             case ir.Bin("mul", word, ir.Cast("uint32", ir.Load(buffer) as byte)) if buffer.dtype == "uint8":
                 byte_offset = self.bytes.locate(byte)
             case word:
-                byte_offset = None
+                pass
         if isinstance(word, ir.Var):
             word = self.names.get(word, word)
-        if not _is_word(word) or self.sums[number].totals:
+        if not isinstance(word, ir.Load) or not _is_word(word) or self.sums[number].totals:
             return False
         self.uses[self.words.locate(word)].append(_Use(number, byte_offset))
         self.sums[number].terms += 1
@@ -258,9 +259,9 @@ class _Matcher:
         )
 
 
-def _is_word(expr: ir.Expr) -> bool:
-    """Test whether an expression loads a word from memory."""
-    return isinstance(expr, ir.Load) and expr.buffer.dtype == "uint32" and expr.buffer.scope != "register"
+def _is_word(load: ir.Load) -> bool:
+    """Test whether a load reads a word from memory."""
+    return load.buffer.dtype == "uint32" and load.buffer.scope != "register"
 
 
 # ---- Instructions and registers.

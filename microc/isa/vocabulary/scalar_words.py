@@ -78,7 +78,7 @@ def _build_saturation_intrinsics() -> Iterator[Intrin]:
 
 
 _BITS = ir.reinterpret("int32", _F)
-_WORD, _EVEN_BYTES = A.astype("uint32"), ir.const(0xFF00FF, "uint32")
+_PAIRS_OF_BYTES, _EVEN_BYTES = A.astype("uint32"), ir.const(0xFF00FF, "uint32")
 
 
 def _float16_bits_to_float32(bits: ir.Expr) -> ir.Expr:
@@ -91,7 +91,11 @@ SCALARS = (
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
-    Intrin("swap_bytes", (A,), ((_WORD >> 8 & _EVEN_BYTES) | (_WORD & _EVEN_BYTES) << 8).astype("int32")),
+    Intrin(
+        "swap_bytes",
+        (A,),
+        ((_PAIRS_OF_BYTES >> 8 & _EVEN_BYTES) | (_PAIRS_OF_BYTES & _EVEN_BYTES) << 8).astype("int32"),
+    ),
     Intrin("float16_low", (_F,), _float16_bits_to_float32(_BITS & 0xFFFF)),
     Intrin("float16_high", (_F,), _float16_bits_to_float32(_BITS >> 16 & 0xFFFF)),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
