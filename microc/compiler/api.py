@@ -18,10 +18,10 @@ from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.cache import CachedNetwork, CacheEntry, find_cache_entry
 from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
-from microc.compiler.learning_head import load_head, validated_head
 from microc.compiler.model import registers_own_plugins, registers_plugins, resolve_model
 from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
+from microc.compiler.validation import load_head, validated_head
 from microc.device.boards import load_board
 from microc.document.blocks import Document, document, facts
 from microc.document.renderers import Showable
@@ -423,7 +423,7 @@ def add_loss(graph: Graph, kind: str, output: str = "") -> Graph:
     that computes the output is passed by for the first two, which start from logits. ``output``: the float value that
     is compared with the labels; by default the only output. Raises UsageError for an unknown name and an output of
     another type."""
-    from microc.transform.training.losses import append_loss
+    from microc.transform.training.graph_extensions import append_loss
 
     validation.as_instance("a graph", graph, Graph, _GRAPH)
     return append_loss(graph, validation.as_text("a loss", kind), validation.as_text("output", output))

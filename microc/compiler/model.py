@@ -127,7 +127,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
     graph = rename_inputs_and_outputs(adapt_inputs_and_outputs(graph, ends), options.rename)
     if options.learn is not None:
-        from microc.compiler.learning_head import load_head
+        from microc.compiler.validation import load_head
         from microc.transform.training.learning import append_learning
 
         graph = append_learning(graph, load_head(options.learn)).graph

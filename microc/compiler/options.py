@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
-from microc.compiler.learning_head import validated_head
 from microc.compiler.option_values import Bound
-from microc.compiler.validation import Check
+from microc.compiler.validation import Check, validated_head
 from microc.errors import UsageError, known_names_hint
 from microc.target import GOALS
 

@@ -18,7 +18,7 @@ from microc.base.dtypes import Array
 from microc.base.file_access import runtime_c_folder
 from microc.cli import main
 from microc.codegen.c.source import network_files
-from microc.compiler.learning_head import load_head
+from microc.compiler.validation import load_head
 from microc.device.client import save_to_bank
 from microc.errors import DeviceError, OutputError, UnsupportedError, UsageError
 from microc.graph import ir

@@ -39,9 +39,9 @@ from microc.codegen.exports import load_format
 from microc.codegen.output_files import read_manifest, write_tree
 from microc.compiler import option_values
 from microc.compiler.cache import CacheEntry, ChoiceFile
-from microc.compiler.learning_head import load_head
 from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
+from microc.compiler.validation import load_head
 from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
 from microc.device.flashing import read_segments
@@ -479,6 +479,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "codegen/project/firmware.py": "the runtime that comes with microc",
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",
         "cli/__init__.py": "the null device",
+        "base/operating_system.py:lock_path": "a file or folder that is locked and not read",
         "device/emulators.py": "QEMU's monitor, a tool",
         "device/boards.py:_make_runner": "files that come with microc",
         "device/toolchain.py:compile_webassembly_module": "what clang has linked, a tool",
@@ -526,7 +527,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run/desktop/load.py": ("sources",),
         "run/board_project.py": ("project",),
         "run/session.py": ("client",),
-        "compiler/learning_head.py": ("head",),
+        "compiler/validation.py": ("head",),
         "compiler/option_values.py": ("class names", "configuration"),
         "reports/evidence.py": ("accuracy", "comparison", "evidence", "evidence facts"),
         "reports/saved_reports.py": ("project", "report"),

@@ -385,7 +385,8 @@ def build_quad_product(
     part = te.compute((count, blocks, quads, 2), build_block_sum, PART, ("p", "j", "g", "f"))
 
     def build_field_sum(p: Var, g: Var, f: Var, h: Var) -> Expr:
-        odd, even = part[p, block.var, g, 0], part[p, block.var, g, 1]
+        odd: Expr = part[p, block.var, g, 0]
+        even: Expr = part[p, block.var, g, 1]
         # Field f 0: channels 0 and 2. Field f 1: channels 1 and 3.
         even = even - (odd << 8)
         if stores_widened_inputs:

@@ -33,7 +33,6 @@ from microc.schedule.rules.matrix import (
     schedule_float16_product,
     schedule_lookup_columns,
 )
-from microc.schedule.rules.matrix_mve import default_sums, matches_mve, schedule_matrix_mve, search_sums
 from microc.schedule.rules.movement import (
     matches_block_loops,
     matches_copies,
@@ -51,7 +50,16 @@ from microc.schedule.rules.movement import (
 )
 from microc.schedule.rules.rule import Matches, Rule, fixed_domain, vectorize_unassigned_loops
 from microc.schedule.rules.templates import match_product
-from microc.schedule.rules.unit_rules import default_blockings, matches_unit_product, schedule_on_unit, search_blockings
+from microc.schedule.rules.unit_rules import (
+    default_blockings,
+    default_sums,
+    matches_mve,
+    matches_unit_product,
+    schedule_matrix_mve,
+    schedule_on_unit,
+    search_blockings,
+    search_sums,
+)
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir

@@ -54,7 +54,7 @@ from microc.tir.rewrite import walk_all_exprs, walk_expr
 # ---- Products and depthwise convolutions with neighbouring channels in the lanes of vectors
 #
 # For SIMD units of computers (SSE, AVX, NEON). Microcontrollers with MVE sum across the lanes instead
-# (:mod:`microc.schedule.rules.matrix_mve`).
+# (:mod:`microc.schedule.rules.unit_rules`).
 #
 # A tile of sums fills the registers. Each step of K loads one vector of weights per vector of columns, which all rows share, and
 # one activation per row, broadcast to all lanes, which all columns share.

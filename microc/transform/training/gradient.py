@@ -25,7 +25,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, verify
 from microc.ops import registry
 from microc.ops.arithmetic import split_activation
 from microc.ops.gradients.call import GradientCall, Value
-from microc.transform.training.losses import GraphExtension
+from microc.transform.training.graph_extensions import GraphExtension
 
 SUFFIX = ".gradient"
 """Suffix of the names of outputs that are gradients."""

@@ -24,8 +24,7 @@ from microc.transform import canonicalise, channels_last
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
 from microc.transform.training.gradient import append_gradients, gradient_name
-from microc.transform.training.losses import CROSS_ENTROPY, GraphExtension, append_loss
-from microc.transform.training.replay import append_replay
+from microc.transform.training.graph_extensions import CROSS_ENTROPY, GraphExtension, append_loss, append_replay
 
 RATE = "rate"
 """Name of the input of the learning rate, unless the network has a value of this name."""
