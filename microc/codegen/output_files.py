@@ -35,6 +35,7 @@ _TEMPORARY_NAME = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}({re.escape(_NEW)}|{re.esc
 NAME_PREFIX_LENGTH = 40
 """Maximum number of letters of the target's name that the name of its temporary sibling repeats. File systems limit the length
 of names."""
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | sum(getattr(os, n, 0) for n in ("O_BINARY", "O_NONBLOCK"))
 ABANDONED_SECONDS = 24 * 3600.0
 """Age in seconds from which a temporary sibling counts as abandoned on systems without file locks."""
 
@@ -50,9 +51,8 @@ def replace_atomically(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
         temporary.open("xb").close()  # with the user's default permissions; mkstemp would restrict them
-        lock = lock_path(
-            temporary
-        )  # if another writer removes the unlocked file first, it is created again when written
+        # If another writer removes the file before it is locked, it is created again when it is written.
+        lock = lock_path(temporary)
     except OSError as error:
         raise unwritable_error(target, error) from error
     try:
@@ -63,6 +63,17 @@ def replace_atomically(target: Path) -> Iterator[Path]:
     finally:
         release_lock(lock)
         temporary.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file that several processes append to; create the file, for its owner alone, if it is missing.
+
+    The line is written by one call, so that lines of processes that write at the same time do not mix. Raises OSError."""
+    descriptor = os.open(path, _APPENDING, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_irregular_file(target: Path) -> None:

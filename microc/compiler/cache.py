@@ -34,7 +34,7 @@ from microc.base import file_access
 from microc.base.file_access import open_regular_file, read_bytes
 from microc.base.immutable import frozen
 from microc.base.operating_system import is_private, user_cache_folder
-from microc.codegen.output_files import replace_atomically
+from microc.codegen.output_files import append_line, replace_atomically
 from microc.compiler.options import Options
 from microc.errors import OutputError
 from microc.frontend.detect import read_model_bytes
@@ -67,7 +67,6 @@ _OPTIONS_WITH_USER_CODE = ("plugins", "passes", "instruments", "schedules")
 """Options that disable the cache of choices, too. The others change what is chosen from, which is part of the key."""
 MAX_CHOICE_BYTES = 16 << 20
 """Size limit of a file of choices in bytes, some 20,000 choices. A larger file is removed and begun again."""
-_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | sum(getattr(os, n, 0) for n in ("O_BINARY", "O_NONBLOCK"))
 
 Files = Mapping[str, str | bytes]
 
@@ -149,12 +148,7 @@ class ChoiceFile:
             if self._read_bytes + len(line) > MAX_CHOICE_BYTES:
                 self.path.unlink(missing_ok=True)
             is_new = not self.path.exists()
-            descriptor = os.open(self.path, _APPENDING, 0o600)
-            try:
-                # One call, so that lines of processes that write at the same time do not mix.
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            append_line(self.path, line)
             if is_new:
                 _remove_oldest_entries(self.path.parent)
 
