@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from errno import EINVAL
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from microc import cli
 from microc.base import operating_system
 from microc.base.operating_system import LINUX, MACOS, OTHER_POSIX, WINDOWS
 from microc.codegen.c.source import shared_files
@@ -154,6 +156,25 @@ def test_every_system_has_an_answer(platform: str, monkeypatch: pytest.MonkeyPat
 
 
 ARGUMENTS = st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1)
+
+
+@pytest.mark.parametrize(("platform", "code"), [("win32", 141), ("linux", 70)])
+def test_a_closed_pipe_is_no_error_of_ours(
+    platform: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Windows calls it an invalid argument, which anywhere else is an internal error."""
+
+    def fail(words: list[str]) -> int:
+        raise OSError(EINVAL, os.strerror(EINVAL))
+
+    monkeypatch.setattr(cli, "_run_command", fail)
+    monkeypatch.setattr(sys, "platform", platform)
+    kept = os.dup(1)
+    try:
+        assert cli.main(["boards"]) == code
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])

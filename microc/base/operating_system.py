@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from errno import EINVAL
 from pathlib import Path
 from typing import TextIO
 
@@ -269,6 +270,16 @@ def terminal_error_types() -> tuple[type[Exception], ...]:
 _STANDARD_ERROR_HANDLE = -12
 _VIRTUAL_TERMINAL = 0x0004
 """Value of the flag ENABLE_VIRTUAL_TERMINAL_PROCESSING of Windows, with which a console obeys control sequences."""
+
+
+def is_closed_pipe(error: OSError) -> bool:
+    """Return True if an error says that the reader of a pipe is gone.
+
+    Windows reports it as an invalid argument (https://github.com/python/cpython/issues/79935). Errors about files name
+    their file."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return is_windows() and error.errno == EINVAL and error.filename is None
 
 
 def has_control_sequences(stream: TextIO) -> bool:

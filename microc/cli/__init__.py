@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from microc.base.operating_system import is_closed_pipe
 from microc.errors import InternalError, MicrocError
 
 SCHEMA_VERSION = 1
@@ -41,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return code
-    except BrokenPipeError:  # the reader of stdout is gone; flushing it at exit would raise again
+    except OSError as error:
+        if not is_closed_pipe(error):
+            raise
+        # The reader of stdout is gone; flushing it at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
@@ -79,9 +83,9 @@ def _run_and_report_errors(command_words: list[str], received_signals: list[int]
         return _run_command(command_words)
     except KeyboardInterrupt:
         return _report_interrupt()
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the one place that reports an internal error as a message
+    except Exception as error:
+        if isinstance(error, OSError) and is_closed_pipe(error):
+            raise
         if received_signals:
             return _report_interrupt()
         if isinstance(error, MicrocError) and not isinstance(error, InternalError):
