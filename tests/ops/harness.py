@@ -35,6 +35,7 @@ INTRINSICS: Mapping[str, Any] = {
     "high_product": lambda args: (int(args[0]) * int(args[1])) >> 32,
     "high_mac": lambda args: int(args[2]) + ((int(args[0]) * int(args[1])) >> 32),
     "high_mac_round": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
+    "swap_bytes": lambda args: int(np.array([args[0]], np.int32).view(np.uint16).byteswap().view(np.int32)[0]),
 }
 
 
