@@ -39,7 +39,8 @@ ASKS = re.compile(
     r"sys\.platform|os\.name\b|platform\.system\(|\b(?:import|from) (?:fcntl|termios|pwd|grp|pty|tty|resource|msvcrt)\b"
     r"|os\.(?:fork|getuid|geteuid|getpgid|setsid|killpg|mkfifo|sched_\w+|set_blocking|uname)\b|shlex\.(?:quote|join|split)"
 )
-"""What differs between systems. ``resource`` bounds Vela in a program of its own, which does without."""
+"""Names that differ between systems, which only one file may use. ``resource`` bounds Vela in a program of its own, which does
+without."""
 LOCALE_DEPENDENT = re.compile(r"\.write_text\(|\.read_text\(\)|\btext=True|\.open\(\"[wa]\"(?![^)]*encoding)")
 EXEMPT = {"base/operating_system.py": ".", "cli/shell_files.py": "shlex", "external/ethos_u/accelerator.py": "resource"}
 

@@ -158,7 +158,8 @@ class ChoiceFile:
             state = os.fstat(file.fileno())
             if state.st_ino != self._inode or state.st_size < self._read_bytes:
                 self._lines, self._inode, self._read_bytes = {}, state.st_ino, 0
-                os.utime(self.path)
+                with suppress(OSError):  # a cache that may only be read
+                    os.utime(self.path)
             start = file.seek(self._read_bytes)
             appended = file.read(max(MAX_CHOICE_BYTES - start, 0))
             complete = appended[: appended.rfind(b"\n") + 1]

@@ -214,7 +214,7 @@ def as_tuple_of(value_name: str, value: Any, element_class: type, accepted_form:
     return tuple(given)
 
 
-# ---- What learns.
+# ---- Declaration of the layers that learn.
 
 _MAX_FILE_BYTES = 1 << 16
 _TABLE = "learn"

@@ -201,7 +201,7 @@ def _check_board_schema(path: Path, file_text: str, data: Mapping[str, Any]) -> 
     import jsonschema
 
     schema = json.loads((file_access.boards_folder() / "board.schema.json").read_text(encoding="utf-8"))
-    # JSON Schema takes 4e6 for an integer, which linker scripts and sizes are not printed from.
+    # JSON Schema accepts 4e6 as an integer; linker scripts and sizes are printed from Python's integers.
     types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)(schema)
     errors = sorted(validator.iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path])

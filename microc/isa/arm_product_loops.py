@@ -41,8 +41,9 @@ MAX_BYTE_OFFSET = 31
 """Largest offset of a load of a byte."""
 MAX_STEP = 255
 """Largest constant that one instruction adds to a pointer."""
-MOST_LINES = 125
-"""Most instructions of a body: a conditional branch jumps back by at most 252 bytes."""
+MOST_LINES = 124
+"""Most instructions of a body. ADDS and CMP stand between it and the conditional branch, which jumps back by at most 252
+bytes."""
 
 
 @frozen
@@ -176,12 +177,13 @@ class _Matcher:
                 return buffer.scope == "register"
             case ir.Let(var, ir.Load() as word, _):
                 self.names[var] = word
-                return _is_word(word)
+                return _is_in_memory(word, "uint32")
             case ir.Store(buffer, indices, value) if buffer in self.tiles:
                 return self._match_sum(ir.Load(buffer, indices), value)
             case ir.Store(buffer, indices, ir.Bin("add", a, b)) if buffer.scope == "register":
                 total = ir.Load(buffer, indices)
-                return a == total and self._match_total(total, b)
+                is_same_in_all_iterations = self.words.loop not in free_vars(total)
+                return a == total and is_same_in_all_iterations and self._match_total(total, b)
             case _:
                 return False
 
@@ -196,13 +198,13 @@ class _Matcher:
         number = self.current[element]
         byte_offset: int | None = None
         match term:
-            case ir.Bin("mul", word, ir.Cast("uint32", ir.Load(buffer) as byte)) if buffer.dtype == "uint8":
+            case ir.Bin("mul", word, ir.Cast("uint32", ir.Load() as byte)) if _is_in_memory(byte, "uint8"):
                 byte_offset = self.bytes.locate(byte)
             case word:
                 pass
         if isinstance(word, ir.Var):
             word = self.names.get(word, word)
-        if not isinstance(word, ir.Load) or not _is_word(word) or self.sums[number].totals:
+        if not isinstance(word, ir.Load) or not _is_in_memory(word, "uint32") or self.sums[number].totals:
             return False
         self.uses[self.words.locate(word)].append(_Use(number, byte_offset))
         self.sums[number].terms += 1
@@ -259,9 +261,9 @@ class _Matcher:
         )
 
 
-def _is_word(load: ir.Load) -> bool:
-    """Test whether a load reads a word from memory."""
-    return load.buffer.dtype == "uint32" and load.buffer.scope != "register"
+def _is_in_memory(load: ir.Load, dtype: str) -> bool:
+    """Test whether a load reads an element of a dtype from memory."""
+    return load.buffer.dtype == dtype and load.buffer.scope != "register"
 
 
 # ---- Instructions and registers.

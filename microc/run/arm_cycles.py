@@ -402,7 +402,7 @@ def fill_issue_slots(region: Sequence[str]) -> list[str]:
 
 
 def count_extra_cycles(line: str) -> int:
-    """Count the cycles that an instruction takes on Cortex-M4 beyond LLVM's model, whatever follows it."""
+    """Count the cycles that an instruction takes on Cortex-M4 beyond LLVM's model, independent of the next one."""
     mnemonic, _, operands = line.partition(" ")
     if not _TRANSFER.match(mnemonic):
         return next((cycles for pattern, cycles in _EXTRA_CYCLES if pattern.match(line)), 0)

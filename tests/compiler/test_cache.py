@@ -252,7 +252,9 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
-def made_anew(source: Path | Graph | None = None, **options: Any) -> tuple[dict[str, str], list[tuple[str, object]]]:
+def compile_without_memo(
+    source: Path | Graph | None = None, **options: Any
+) -> tuple[dict[str, str], list[tuple[str, object]]]:
     """The files as another process makes them, which remembers nothing, and the schedule of each call."""
     kernel_selection.clear_schedule_memo()
     network = compile_network(source or small(), target_for("cortex-m4"), make_options(shipped=False, **options))
@@ -274,20 +276,20 @@ def choices(folder: Path) -> Path:
 
 def test_choices_are_the_same_from_a_file(searched: list[object]) -> None:
     """Cold and warm: equal text, by equal schedules. A network of one option more is the same kernels."""
-    cold = made_anew(DIGITS)
+    cold = compile_without_memo(DIGITS)
     assert searched
     searched.clear()
-    assert made_anew(DIGITS) == cold
-    other = made_anew(DIGITS, io_in_arena=False)
+    assert compile_without_memo(DIGITS) == cold
+    other = compile_without_memo(DIGITS, io_in_arena=False)
     assert other[0] != cold[0] and other[1] == cold[1]
     assert not searched
 
 
 def test_what_decides_is_a_part_of_the_key(searched: list[object]) -> None:
-    made_anew()
+    compile_without_memo()
     for options in ({"optimize": "size"}, {"math": "fast"}, {"cache": False}):
         searched.clear()
-        made_anew(**options)
+        compile_without_memo(**options)
         assert searched, options
 
 
@@ -311,10 +313,10 @@ def test_what_decides_is_a_part_of_the_key(searched: list[object]) -> None:
 def test_damaged_choices_are_searched_again(
     folder: Path, searched: list[object], damage: Callable[[bytes], bytes]
 ) -> None:
-    cold = made_anew()
+    cold = compile_without_memo()
     choices(folder).write_bytes(damage(choices(folder).read_bytes()))
     searched.clear()
-    assert made_anew() == cold
+    assert compile_without_memo() == cold
     assert searched
 
 
@@ -326,10 +328,10 @@ def forged_choice(line: bytes, value: object) -> bytes:
 
 def test_code_of_the_user_leaves_no_choices(folder: Path, searched: list[object]) -> None:
     with RULES.extend({"mine": ScheduleRule("mine", lambda *_: ())}):
-        made_anew()
+        compile_without_memo()
     watch = type("Watch", (), {"before": lambda *_: None, "after": lambda *_: None})()
-    made_anew(instruments=[watch])
-    made_anew(cache=False)
+    compile_without_memo(instruments=[watch])
+    compile_without_memo(cache=False)
     assert not folder.exists() or not any(folder.iterdir())
 
 

@@ -342,24 +342,28 @@ class StmtPrinter:
 
     def _print_product_loop(self, loop: ProductLoop, portable: list[str]) -> list[str]:
         """Print a loop of sums of products as an assembly statement, and beside it the lines that it replaces."""
-        pointers = (("words", WORDS, loop.words), ("bytes", BYTES, loop.bytes))
+        pointers = [
+            (name, register, f"const {dtypes.c_name(address.buffer.dtype)} *", self.expr(address))
+            for name, register, address in (("words", WORDS, loop.words), ("bytes", BYTES, loop.bytes))
+        ]
         totals = [
             (f"microc_total_{n}", register, self.expr(total))
             for n, (register, total) in enumerate(zip(HIGH, loop.totals, strict=False))
         ]
         outputs = [f'[s{n}] "+r"({name})' for n, (name, _, _) in enumerate(totals)]
-        outputs += [f'"+r"(microc_{name})' for name, _, _ in pointers]
+        outputs += [f'"+r"(microc_{name})' for name, _, _, _ in pointers]
         clobbers = ", ".join(f'"{name}"' for name in (*SCRATCH, "cc", "memory"))
         # All operands are in registers that the declarations name, so that the compiler has none to choose at the statement.
+        # Addresses are computed before, because a division in them may call a function, which changes r12 and lr.
         return [
             f"#if {loop.guard}",
             "{",
+            *(f"    {c_type}microc_first_{name} = {address};" for name, _, c_type, address in pointers),
             *(f'    register uint32_t {name} __asm__("{register}") = {value};' for name, register, value in totals),
-            f'    register const uint32_t *microc_end __asm__("{END}") = {self.expr(loop.words)} + {loop.word_count};',
+            f'    register const uint32_t *microc_end __asm__("{END}") = microc_first_words + {loop.word_count};',
             *(
-                f'    register const {dtypes.c_name(address.buffer.dtype)} *microc_{name} __asm__("{register}") = '
-                f"{self.expr(address)};"
-                for name, register, address in pointers
+                f'    register {c_type}microc_{name} __asm__("{register}") = microc_first_{name};'
+                for name, register, c_type, _ in pointers
             ),
             "    __asm__ volatile(",
             '        ".syntax unified\\n1:\\n"',

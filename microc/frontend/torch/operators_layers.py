@@ -376,12 +376,25 @@ def convert_dequantize_affine(
     x = context.convert_to_value(input)
     if output_dtype is not None and str(output_dtype) != "torch.float32":
         context.refuse(f"output_dtype: got {output_dtype}, expected torch.float32", "dequantise to float32")
+    if len(block_size) != x.rank or any(
+        block < 1 or extent % block for extent, block in zip(x.shape, block_size, strict=True)
+    ):
+        context.broken(f"block_size: got {block_size} for data of shape {x.shape}, expected divisors of the extents")
     counts = tuple(extent // block for extent, block in zip(x.shape, block_size, strict=True))
+    for name, parameter in (("scale", scale), ("zero_point", zero_point)):
+        if parameter is not None:
+            shape = tuple(context.shape(parameter) if isinstance(parameter, str) else parameter.shape)
+            if math.prod(shape) != math.prod(counts):
+                context.broken(
+                    f"{name}: got shape {shape}, expected {math.prod(counts)} numbers for block_size {block_size}"
+                )
     split_axes = [axis for axis, count in enumerate(counts) if count > 1]
     last = split_axes[-1] if split_axes else -1
     # Groups are contiguous if the axes before the last split one have blocks of one element, and those behind it one block.
     is_grouped = all(block == 1 for block in block_size[: max(last, 0)])
-    if not isinstance(scale, str) and not isinstance(zero_point, str) and is_grouped:
+    are_constant = not isinstance(scale, str) and not isinstance(zero_point, str)
+    # A zero point may be a float between two integers.
+    if are_constant and is_grouped and (zero_point is None or bool((zero_point == zero_point.round()).all())):
         scales = _to_floats(scale.flatten())
         zero_points = () if zero_point is None else _to_integers(zero_point.flatten())
         attrs: Mapping[str, Attr] = {"scale": scales, "zero_point": zero_points or (0,) * len(scales)}

@@ -46,8 +46,10 @@ def _count_operations(intrinsic_name: str, operation_type: str) -> tuple[tuple[s
         counts.update({"vector": 1, "alu": 3})
     if intrinsic_name.endswith("_first"):
         counts["alu"] += 2
-    if more := 2 if intrinsic_name.startswith("load_f16") else intrinsic_name.startswith(("load_bf16", "store_f16")):
-        counts["vector"] += int(more)
+    if intrinsic_name.startswith("load_f16"):
+        counts["vector"] += 2
+    elif intrinsic_name.startswith(("load_bf16", "store_f16")):
+        counts["vector"] += 1
     return tuple(counts.items())
 
 

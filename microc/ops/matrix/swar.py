@@ -43,7 +43,8 @@ LOW, HIGH = -128, 127
 TERMS = (8, 6, 4, 3, 2)
 """Candidate numbers of products that are summed before the two fields of a word are split."""
 LONG_TERMS = (16, 12, *TERMS)
-"""The same for quads with widened inputs, whose blocks end with more instructions. Rows of small weights permit many."""
+"""Candidate numbers for quads with widened inputs. Their blocks end with more instructions, so that long blocks pay; small
+weights permit them."""
 MAX_MOVED = 8
 """Largest number of moved parts of weights in the additional last block of a channel."""
 ADDED = (FIELD << 16) + FIELD

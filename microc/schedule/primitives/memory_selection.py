@@ -52,8 +52,8 @@ def _is_contiguous(distance: Sequence[ir.Expr], var: ir.Var) -> bool:
 
 
 def is_selected_in_memory(name: str) -> bool:
-    """Test whether an intrinsic that accesses memory is called where its meaning occurs. Those of the vocabulary are not: rules
-    and lowering passes call them, which prepare alignment and layout for them."""
+    """Test whether an intrinsic that accesses memory is called where its meaning occurs. Intrinsics of the vocabulary are not:
+    the rules and passes that call them also prepare alignment and layout."""
     if name not in SCALAR or name in SCALAR.permanent_names or SCALAR[name].is_scalar:
         return False
     return SCALAR[name].is_formula or match_run_pattern(SCALAR[name]) is not None
@@ -85,8 +85,8 @@ def build_arguments(intrin: Intrin, operands: Operands, count: int = 1) -> tuple
 
 
 def list_faults(intrin: Intrin, args: Sequence[ir.Expr]) -> Iterator[str]:
-    """Yield the reasons why an intrinsic cannot be called with arguments, although it computes what is wanted of them:
-    numbers beyond the limits of parameters, and elements that have no address."""
+    """Yield the reasons why a call whose result is right is impossible: arguments beyond the limits of parameters, and elements
+    without an address."""
     limits = {name: (low, high) for name, low, high in intrin.limits}
     pattern = match_run_pattern(intrin)
     read = {x.buffer for x in accesses_of(pattern.store.value)} if pattern else set()
@@ -99,7 +99,7 @@ def list_faults(intrin: Intrin, args: Sequence[ir.Expr]) -> Iterator[str]:
             elif not arg.writes and arg.buffer in written:
                 yield f"{param.name} points into {name}, to which the call writes"
             elif arg.writes and param in read and arg.buffer.scope == "global":
-                # Of an address through which a call writes, the memory plan knows no reads.
+                # The memory plan counts an address that a call writes to as written only: it would not keep what is read there.
                 yield f"{name} is an operand of the kernel, from which {param.name} reads what it replaces"
         elif param.name in limits:
             low, high = limits[param.name]
@@ -136,7 +136,7 @@ def select_in_memory(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFu
     """Replace statements that are meanings of the intrinsics ``names`` by calls. Loops are replaced before the stores in them; if
     several intrinsics match, the first of ``names`` is called. Return the function, and the names of the called intrinsics.
 
-    Those of ``names`` that are formulas have no effect here."""
+    Formulas among ``names`` are ignored."""
     called = set[str]()
     loops = [name for name in names if isinstance(SCALAR[name].meaning, ir.For)]
     for tried in (loops, [name for name in names if name not in loops]):
@@ -204,8 +204,8 @@ def _match_elements(
 def _match_loop(intrin: Intrin, pattern: RunPattern, run: ir.For, loop: ir.For) -> Iterator[MemoryCall]:
     """Yield the calls that are equal to a loop of stores, or of a block that stores one element.
 
-    The element x of a call is ``size`` x + k in the loop: the iterator of the block, or the variable of a loop without a
-    block. ``run``: the loop in the meaning."""
+    Call number x covers the elements ``size`` x + k of the loop, 0 <= k < ``size``, counted by the iterator of its block, or by
+    its variable if there is no block. ``run``: the loop in the meaning."""
     trips = ir.int_value(loop.extent) or 0
     size = ir.int_value(run.extent) or trips
     block = loop.body if isinstance(loop.body, ir.Block) else None

@@ -352,7 +352,8 @@ class _IntrinsicIndex:
 
 
 def _select_first(candidates: Sequence[Meaning], expr: ir.Expr) -> tuple[ir.Expr, str]:
-    """Return :meth:`_IntrinsicIndex.select`: a call of the first intrinsic of ``candidates`` that matches."""
+    """Return a call of the first intrinsic of ``candidates`` that matches an expression, and the intrinsic's name; the expression
+    itself and no name if none matches."""
     expr, is_clamp = normalise_clamp(expr)
     # Index arithmetic keeps its form, since later passes simplify it. Only clamps are better as an instruction.
     if not is_clamp and is_index(expr):
@@ -447,8 +448,8 @@ def match_arguments(intrin: Intrin, meaning: ir.Expr, expr: ir.Expr) -> Iterator
 
 
 def find_occurrences(func: ir.PrimFunc, name: str) -> Iterator[str]:
-    """Yield, for each expression or statement of a function that is the meaning of an intrinsic, why the intrinsic cannot be
-    called with its operands; empty if it can."""
+    """Yield one text for each occurrence of an intrinsic's meaning in a function: the reason why the intrinsic cannot be called
+    there, or an empty string if it can."""
     yield from (call.fault for _, call in find_memory_calls(func, name))
     index, intrin = _index_intrinsics((name,), (), SCALAR.entries), SCALAR[name]
     for expr in walk_all_exprs(func.body):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learning appends to a graph: losses, which are functions of an output and of labels, and a replay buffer.
+"""Losses and replay, which learning appends to a graph. A loss is a function of an output and of labels.
 
 Replay works against forgetting: features of samples seen before are kept in RAM, and every step learns one of them again.
 

@@ -164,6 +164,9 @@ BROKEN: dict[str, Any] = {
     "the constant integer divisor contains 0": small(node("Mod", ["a", "b"], ["y"]), a=ints(2), b=ints(0)),
     "takes 1073741824 bytes": small(node("ConstantOfShape", ["a"], ["y"]), a=ints(1 << 14, 1 << 14)),
     "expected 1 or 2 parts": small(node("DFT", ["x"]), x=(1, 8, 3)),
+    "dft_length: got 0": small(node("DFT", ["x", "n"]), x=(1, 8, 1), n=np.array(0)),
+    "got data of shape .1, 8, 1., expected 2 parts": small(node("DFT", ["x"], inverse=1, onesided=1), x=(1, 8, 1)),
+    "got 6 blocks, expected .-2, -3.": small(node("Col2Im", ["x", "i", "b"]), x=(1, 20, 6), i=ints(1, 1), b=ints(4, 5)),
     "takes 6400000000 bytes": small(node("DFT", ["x"]), x=(1, 20_000, 1)),
     "a frame_step of 0": small(node("STFT", ["x", "a", "", "n"]), x=(1, 64, 1), a=np.array(0), n=np.array(8)),
     "frames of 65 for 64 samples": small(

@@ -153,3 +153,15 @@ def test_blocks_of_an_affine_quantisation() -> None:
     module, x = Blocks().eval(), torch.randn(4, 3, 6)
     # Seven terms of at most 16 times a scale of 4, each rounded.
     assert difference(torch.export.export(module, (x,)), module, x) < 7 * 64 * 2.0**-24
+
+
+def test_a_zero_point_between_integers() -> None:
+    class Half(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            q = torch.arange(6, dtype=torch.int8).reshape(2, 3)
+            zero = torch.tensor([0.5, 2.0])
+            return x + torch.ops.torchao.dequantize_affine(q, (1, 3), torch.tensor([1.0, 2.0]), zero, torch.int8, -8, 7)
+
+    pytest.importorskip("torchao.quantization", reason="needs torchao")
+    module, x = Half().eval(), torch.zeros(2, 3)
+    assert difference(torch.export.export(module, (x,)), module, x) == 0

@@ -354,6 +354,12 @@ def convert_dft(
     length = dft_length
     if length is None:
         length = 2 * (x.shape[axis] - 1) if real_out else x.shape[axis]
+    if length < 1:
+        context.broken(f"dft_length: got {length}, expected at least 1")
+    if real_out and x.shape[-1] != 2:
+        context.broken(
+            f"inverse and onesided: got data of shape {x.shape}, expected 2 parts of a number along the last axis"
+        )
     data = _slice_or_pad_axis(context, x, axis, length // 2 + 1 if real_out else length)
     bins = length // 2 + 1 if onesided and not inverse else length
     waves = _write_dft_matrix(context, length, bins, x, inverse, real_out)
@@ -489,6 +495,8 @@ def convert_col2im(
         (e + pads[k] + pads[rank + k] - (b - 1) * d - 1) // s + 1
         for k, (e, b, d, s) in enumerate(zip(image_shape, block_shape, dilations, strides, strict=True))
     ]
+    if min(counts) < 1 or prod(counts) != x.shape[2]:
+        context.broken(f"got {x.shape[2]} blocks, expected {counts} along the axes of the image")
     channels = x.shape[1] // taps
     data = context.reshape(x, (x.shape[0] * channels, taps, *counts))
     grown = [(c - 1) * s + (b - 1) * d + 1 for c, s, b, d in zip(counts, strides, block_shape, dilations, strict=True)]
