@@ -256,5 +256,5 @@ def test_programs_of_windows_and_macos_have_sizes(tmp_path: Path) -> None:
         struct.pack("<8I", 0xFEEDFACF, *[2**32 - 1] * 7),
     ):
         program.write_bytes(damaged)
-        with pytest.raises(ToolError, match="not an ELF file"):
+        with pytest.raises(ToolError, match="not a program that microc can read"):
             read_linked_sizes(program)

@@ -308,7 +308,7 @@ def read_linked_sizes(elf: Path) -> LinkedSizes:
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
     except (ELFError, struct.error, *DAMAGED_ELF) as error:
-        raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
+        raise ToolError(f"not a program that microc can read: {error}", where=str(elf)) from error
 
 
 # Tables of sections: "PE Format" in Microsoft's documentation, <mach-o/loader.h> of macOS. Debug sections are not loaded.

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
@@ -111,6 +111,7 @@ def find_board_port(board: Board) -> str:
 # :class:`~microc.errors.DeviceError`; a silent line returns empty reads.
 
 _CHUNK = 4096
+_MAX_CHUNKS = 64  # that a program has written and nobody has read; then the program waits, as on a pipe
 _WRITE_SECONDS = 10.0
 _MAX_MESSAGES = 4096  # bytes of a program's standard error that are kept
 _POLL = 0.02  # seconds; pyserial reconfigures the port whenever its time-out changes, so that stays fixed and reads are repeated
@@ -428,7 +429,9 @@ class PipeTransport:
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
-        self._received: SimpleQueue[bytes] = SimpleQueue()  # empty bytes: the program has closed its output
+        self._is_closed = False
+        self._is_stalled = False  # True from the first write that the program did not read in time
+        self._received: Queue[bytes] = Queue(_MAX_CHUNKS)  # empty bytes: the program has closed its output
         self._unsent: SimpleQueue[bytes] = SimpleQueue()  # empty bytes: nothing more to send
         self._sent: SimpleQueue[bool] = SimpleQueue()  # one for each of ``_unsent``: False if the program has ended
         self._threads = [Thread(target=run, daemon=True) for run in (self._receive_all, self._send_all)]
@@ -436,14 +439,15 @@ class PipeTransport:
             thread.start()
 
     def _receive_all(self) -> None:
-        """Queue what the program writes until it closes its output."""
+        """Queue what the program writes until it closes its output; discard it after :meth:`close`."""
         data = b"more"
         while data:
             try:
                 data = os.read(self._output.fileno(), _CHUNK)
             except OSError:
                 data = b""
-            self._received.put(data)
+            if not self._is_closed:
+                self._received.put(data)
 
     def _send_all(self) -> None:
         """Write what is queued to the program's input, then close it."""
@@ -458,6 +462,8 @@ class PipeTransport:
             self._input.close()
 
     def read(self, timeout: float) -> bytes:
+        if self._is_closed:
+            raise self._make_lost_line_error()
         try:
             data = self._received.get(timeout=max(0.0, timeout))
         except Empty:
@@ -468,17 +474,16 @@ class PipeTransport:
         return data
 
     def write(self, data: bytes) -> None:
+        # After a timeout the thread still has the bytes, and its answer would count for the next ones.
+        if self._is_closed or self._is_stalled:
+            raise self._make_lost_line_error()
         if not data:
             return
         self._unsent.put(data)
         try:
             is_sent = self._sent.get(timeout=_WRITE_SECONDS)
         except Empty:
-            raise DeviceError(
-                "the program does not read its input",
-                where=self.description,
-                hint="check that it is the firmware",
-            ) from None
+            self._is_stalled, is_sent = True, False
         if not is_sent:
             raise self._make_lost_line_error()
 
@@ -488,6 +493,10 @@ class PipeTransport:
 
     def close(self) -> None:
         """Close the pipe, so that the program ends. It is killed if it runs for another second."""
+        self._is_closed = True
+        with contextlib.suppress(Empty):
+            while True:  # a full queue blocks the thread, and the thread the program
+                self._received.get_nowait()
         self._unsent.put(b"")
         self._wait_or_kill()
         for thread in self._threads:
@@ -505,9 +514,14 @@ class PipeTransport:
             return self._process.wait()
 
     def _make_lost_line_error(self) -> DeviceError:
-        """Return the error for a program that has ended, with its exit code and the first lines of its errors."""
-        if self._errors.closed:
+        """Return the error for a pipe that is closed or not read, or for a program that has ended, with its exit code and
+        the first lines of its errors."""
+        if self._is_closed:
             return DeviceError("the pipe is closed", where=self.description)
+        if self._is_stalled and self._process.poll() is None:
+            return DeviceError(
+                "the program does not read its input", where=self.description, hint="check that it is the firmware"
+            )
         exit_code = self._wait_or_kill()
         ending = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self._errors.seek(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import threading
@@ -328,6 +329,32 @@ def test_pipe_closes_and_ends_the_program(firmware: Path) -> None:
     assert line._process.returncode == 0
     with pytest.raises(DeviceError, match="closed"):
         line.write(b"x")
+
+
+def test_a_program_that_writes_without_end_has_to_wait() -> None:
+    line = PipeTransport(["yes"])
+    while not line._received.full():
+        assert line._threads[0].is_alive()
+    line.close()
+    assert not any(thread.is_alive() for thread in line._threads)
+    with pytest.raises(DeviceError, match="closed"):
+        line.read(0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a system that stops processes")
+def test_bytes_that_are_read_too_late_end_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microc.device.transport._WRITE_SECONDS", 0.05)
+    line, late = PipeTransport(["cat"]), bytes(1 << 20)
+    line._process.send_signal(signal.SIGSTOP)
+    with pytest.raises(DeviceError, match="does not read its input"):
+        line.write(late)
+    line._process.send_signal(signal.SIGCONT)
+    left = len(late)
+    while left:
+        left -= len(line.read(60))
+    with pytest.raises(DeviceError, match="does not read its input"):
+        line.write(b"x")
+    line.close()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_sizes_of_a_host_program(tmp_path: Path) -> None:
 
 def test_sizes_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ToolError, match="not an ELF file"):
+    with pytest.raises(ToolError, match="not a program that microc can read: Magic"):
         read_linked_sizes(tmp_path / "text")
     with pytest.raises(ToolError, match="cannot read the program"):
         read_linked_sizes(tmp_path / "absent")
