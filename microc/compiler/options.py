@@ -412,10 +412,10 @@ class Options:
     bind_threads: bool = option_field(
         False,
         validation.as_boolean,
-        "a CPU of its own for each thread of threads",
+        "binding of each thread to a CPU",
         details=(
-            "The CPUs are those that the process may use when the threads start (`taskset`, cgroups); the calling thread stays "
-            "where it is. Linux; elsewhere threads stay unbound."
+            "The CPUs are those of the mask of the thread that starts them, which stays unbound. Two processes with equal masks "
+            "share CPUs: give each its own with `taskset`. Linux; elsewhere threads stay unbound."
         ),
         applies="computers",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from microc.base.immutable import frozen
-from microc.base.operating_system import quote_argument, split_command
+from microc.base.operating_system import is_windows, quote_argument, split_command
 from microc.document.blocks import Block, Cell, Code, Column, Document, Fact, Facts, Prose, Shell, Step, Steps, Table
 from microc.errors import escape_unprintable, fit_layer_name
 
@@ -98,7 +98,7 @@ def _render_commands(block: Shell, width: int) -> Iterator[str]:
     """Render shell commands, indented below their heading; commands that are too long are continued over several lines."""
     indent = _COMMAND_INDENT if block.heading else ""
     one_line = indent + " && ".join(block.commands)
-    if block.is_chain and (not width or len(one_line) <= width):
+    if block.is_chain and (not width or is_windows() or len(one_line) <= width):
         yield one_line
     elif block.is_chain:
         # The end of a line, " && \\", must fit as well; every command but the first is indented even without a heading.
@@ -113,8 +113,9 @@ def _render_commands(block: Shell, width: int) -> Iterator[str]:
 def _wrap_command(text: str, width: int = 0, first_prefix: str = "") -> list[str]:
     """Wrap a shell command to ``width`` characters (0: unlimited) with backslashes, so that it can be copied.
 
-    The first line begins with ``first_prefix``; the others are indented."""
-    if not width or len(first_prefix) + len(text) <= width:
+    The first line begins with ``first_prefix``; the others are indented. Commands of Windows stay on one line, since
+    ``cmd.exe`` and PowerShell continue lines with different characters."""
+    if not width or is_windows() or len(first_prefix) + len(text) <= width:
         return [first_prefix + text]
     parts = list[str]()
     for word in split_command(text):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 import pytest
 
@@ -123,6 +124,13 @@ def test_commands_are_wrapped_as_a_shell_reads_them() -> None:
     assert max(map(len, lines)) <= 40 and len(lines) == 3 and lines[1].strip().startswith("--")
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(COMMAND)
     assert render(Steps((Step("faster", COMMAND),))).splitlines() == ["- faster", f"  {COMMAND}"]
+
+
+def test_commands_of_windows_stay_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backslash at the end of a line continues it in no shell of Windows."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    for block in (Steps((Step("faster", COMMAND),)), Shell((COMMAND,)), Shell((COMMAND, COMMAND), is_chain=True)):
+        assert "\\" not in render(block, 40) and render(block, 40) == render(block)
 
 
 def test_chained_commands() -> None:

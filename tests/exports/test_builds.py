@@ -116,6 +116,18 @@ def test_make(tmp_path: Path, which: str) -> None:
     assert not list(folder.glob("*.a")) and not (folder / "build").exists()
 
 
+@needs("make", "gcc")
+def test_an_archive_keeps_no_old_member(tmp_path: Path) -> None:
+    folder = export(tmp_path / "net", "make")
+    library, names = "libdigits_int8_model.a", ["digits_int8_model.o", "digits_int8_model_data.o"]
+    (folder / "old.c").write_text("extern const int old;\nconst int old = 1;\n")
+    objects = " ".join(f"build/{name}" for name in (*names, "old.o"))
+    run(folder, "make", library, f"NETWORK={objects}")
+    assert run(folder, "ar", "t", library).split() == [*names, "old.o"]
+    run(folder, "make", "-B", library)
+    assert run(folder, "ar", "t", library).split() == names
+
+
 @pytest.mark.cross
 @needs("make", "arm-none-eabi-gcc")
 def test_make_for_a_core(tmp_path: Path) -> None:
