@@ -148,7 +148,10 @@ def test_every_system_has_an_answer(platform: str, monkeypatch: pytest.MonkeyPat
     drives = [str(path) for path in operating_system.list_mount_points("RPI-RP2")]
     if platform == "win32":
         assert (port, str(cache), drives) == ("COM3", "local", ["E:\\"])
-        assert operating_system.make_names() == ("make", "mingw32-make") and not operating_system.can_lock_serial_port()
+        assert (
+            operating_system.list_make_programs() == ("make", "mingw32-make")
+            and not operating_system.can_lock_serial_port()
+        )
         assert not operating_system.exchange_folders(Path("a"), Path("b"))
     elif platform == "darwin":
         assert port.startswith("/dev/cu.") and cache.parts[-1] == "Caches" and drives == ["/Volumes/RPI-RP2"]

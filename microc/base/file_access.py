@@ -56,8 +56,8 @@ and libraries to run."""
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NONBLOCK"))
 _MAX_KEY_PARTS = 64
 """Parts of a dotted TOML key. Every TOML file of ours has at most 4 of them."""
-_LONG_KEY = re.compile(
-    rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS}}}"""  # also in a string: none needs it
+_LONG_KEY = re.compile(  # also rejects such text inside strings, which no file of ours contains
+    rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS}}}"""
 )
 
 
@@ -100,7 +100,7 @@ def read_text(
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML file from others. Raise ValueError for everything that is not a table of bounded depth and numbers.
+    """Parse a TOML file from others. Raise ValueError if it is not TOML, or if keys, nesting or numbers exceed the limits.
 
     ``tomllib`` takes quadratic time for dotted keys, and raises RecursionError and a plain ValueError besides its own error."""
     import tomllib

@@ -2,7 +2,7 @@
 """All knowledge of operating systems: file owners, locks, exchange of folders, command lines, terminals, drives, processors.
 
 Linux, macOS and other POSIX systems have the modules ``fcntl``, ``grp``, ``pwd`` and ``termios``, numeric users, and ``sh``;
-Windows has none of these. No other file of the package asks which system it runs on, and ``tests/test_platform.py`` compares.
+Windows has none of these. No other file of the package asks which system it runs on; ``tests/test_platform.py`` checks this.
 Every function works on every system; its docstring says what it does where the system lacks the means."""
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def is_writable_for_everybody(state: os.stat_result) -> bool:
 
 
 def is_administrator() -> bool:
-    """Test whether this process may install packages of the system without ``sudo``; always on Windows, which asks."""
+    """Test whether this process may install packages of the system without ``sudo``. Always True on Windows, whose
+    installers ask for the right themselves."""
     return not hasattr(os, "geteuid") or os.geteuid() == _ROOT
 
 
@@ -273,7 +274,7 @@ _VIRTUAL_TERMINAL = 0x0004
 
 
 def is_closed_pipe(error: OSError) -> bool:
-    """Return True if an error says that the reader of a pipe is gone.
+    """Test whether an error says that the reader of a pipe is gone.
 
     Windows reports it as an invalid argument (https://github.com/python/cpython/issues/79935). Errors about files name
     their file."""
@@ -327,13 +328,13 @@ def shared_library_flags() -> tuple[str, ...]:
     return ("-static",) if is_windows() else position_independent_flags()
 
 
-def library_folder() -> tempfile.TemporaryDirectory[str]:
+def make_library_folder() -> tempfile.TemporaryDirectory[str]:
     """Make a temporary folder for a library that this process loads, which is deleted at the process's end.
 
     Windows deletes no loaded library: there, the file stays in the folder of temporary files."""
     return tempfile.TemporaryDirectory(prefix="microc-", ignore_cleanup_errors=is_windows())
 
 
-def make_names() -> tuple[str, ...]:
+def list_make_programs() -> tuple[str, ...]:
     """List the names of GNU make, the preferred name first."""
     return ("make", "mingw32-make") if is_windows() else ("make",)

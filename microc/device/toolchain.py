@@ -23,7 +23,7 @@ from microc.base.operating_system import (
     MACOS,
     is_administrator,
     is_windows,
-    make_names,
+    list_make_programs,
     position_independent_flags,
     shared_library_flags,
     system_name,
@@ -268,7 +268,7 @@ def host_compiler() -> str:
 
 def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
     """Run ``make ARGS`` in a project folder. Raises ToolError with the last lines of the output if it fails."""
-    program = next(filter(None, map(shutil.which, make_names())), None) or require_program("make")
+    program = next(filter(None, map(shutil.which, list_make_programs())), None) or require_program("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
     }

@@ -15,7 +15,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.file_access import open_regular_file, write_text
-from microc.base.operating_system import library_folder
+from microc.base.operating_system import make_library_folder
 from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.opencl import DeviceKernel, print_opencl_kernel
 from microc.codegen.render import format_signature
@@ -123,7 +123,7 @@ def build_library(
 
     ``sources``: text of each file by name. ``flags``: more arguments for the compiler. ``build_for_export``, ``core``: see
     :class:`Library`."""
-    folder = library_folder()
+    folder = make_library_folder()
     library = compile_sources(sources, Path(folder.name), "model.so", *flags)
     return Library(library, sources, folder, build_for_export, core)
 
@@ -147,7 +147,7 @@ def build_library_for_cores(sources: Mapping[str, str], core: str = "") -> Libra
 
     The kernels of each core are compiled with its compiler flags. ``core``: core whose kernels run; empty for the first that
     this computer can run."""
-    folder = library_folder()
+    folder = make_library_folder()
     root, objects = Path(folder.name), []
     for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):
         level_folder = root / (level or "0")

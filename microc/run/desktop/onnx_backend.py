@@ -18,7 +18,7 @@ from microc import __version__
 from microc.base.dtypes import Array, to_numpy
 from microc.base.file_access import write_text
 from microc.base.immutable import frozen
-from microc.base.operating_system import library_folder
+from microc.base.operating_system import make_library_folder
 from microc.codegen.c.source import network_files
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
@@ -83,7 +83,7 @@ def build_batch(modules: Sequence[Module], optimisation_flag: str = "-O1") -> Ma
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
         raise UsageError(f"networks: two have the same name; got {', '.join(names)}", hint="rename one")
-    folder = library_folder()
+    folder = make_library_folder()
     sources = []
     for module in modules:
         root = Path(folder.name) / module.name
