@@ -91,7 +91,7 @@ def _infer_mirror_pad_types(attrs: Mapping[str, Any], types: Sequence[TensorType
             f"mirror_pad: padding needs two numbers from 0 on for each axis, and a known mode; got padding={padding} "
             f"and mode={mode!r} for {shape}, expected one of {', '.join(_MODES)}"
         )
-    most = {"reflect": -1, "symmetric": 0, "wrap": 0}
+    most = {"reflect": -1, "symmetric": 0}
     for extent, amounts in zip(shape, padding, strict=True):
         if not extent or (mode in most and max(amounts) > extent + most[mode]):
             raise ModelError(
@@ -112,6 +112,8 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
 
     def build_source_index(index: Expr, extent: int, pad_before: int, pad_after: int) -> Expr:
         """Build the index of the element that is copied to ``index`` of an axis padded by ``mode``."""
+        if mode == "wrap" and max(pad_before, pad_after) > extent:  # the axis is repeated more than once
+            return (index + -pad_before % extent) % extent
         inside = index - pad_before if pad_before else index
         skipped = 0 if mode == "reflect" else 1
         first = {"edge": ir.const(0, "int32"), "wrap": inside + extent}.get(mode, -inside - skipped)
@@ -133,6 +135,7 @@ def _make_mirror_pad_test_cases() -> Iterable[Case]:
         for shape, padding in (((4,), ((3, 2),)), ((2, 3), ((0, 1), (2, 0))), ((1, 3, 2), ((0, 0), (2, 2), (1, 1)))):
             yield Case({"padding": padding, "mode": mode}, (TensorType(shape, "int8"),), name=f"{mode} {shape}")
     yield Case({"padding": ((1, 1),), "mode": "edge"}, (TensorType((1,), "float32"),), name="one element")
+    yield Case({"padding": ((0, 2), (7, 4)), "mode": "wrap"}, (TensorType((1, 3), "int8"),), name="repeated axes")
 
 
 def _infer_broadcast_to_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
