@@ -460,7 +460,8 @@ class _FamilyReader:
     def read_largest(self, maxima: Point) -> Graph:
         """Read the network at its largest sizes ``maxima``.
 
-        If the model does not support these sizes, the ModelError lists sizes that it supports.
+        If the model does not support these sizes, the ModelError lists sizes that it supports, as far as they are found by
+        varying one size.
         """
         try:
             return self.graphs_at_sizes.read_graph(maxima)
@@ -472,12 +473,11 @@ class _FamilyReader:
             )
             candidates = (point for point in dict.fromkeys(small) if _is_allowed(point, self.sizes))
             possible = [point for point in candidates if self.graphs_at_sizes.read_graph_or_none(point) is not None]
-            if not possible:
+            if not possible and error.hint:
                 raise
             several = " or ".join(self.graphs_at_sizes.format_sizes(point) for point in possible[-3:])
-            what = (
-                f"the model does not support {self.graphs_at_sizes.format_sizes(maxima)}, only {several}: {error.what}"
-            )
+            sizes = self.graphs_at_sizes.format_sizes(maxima) + (f", only {several}" if possible else "")
+            what = f"the model does not support {sizes}: {error.what}"
             raise ModelError(what, where=error.where, hint=_FIXED_SIZES_HINT) from error
 
     def derive_extent_rules(

@@ -425,6 +425,15 @@ def test_sizes_of_an_example_are_named(tmp_path: Path) -> None:
     assert "export the model with these dimensions symbolic" in str(refusal.value.hint)
 
 
+def test_a_fixed_product_of_two_sizes_is_refused_with_its_cure(tmp_path: Path) -> None:
+    """A flattened picture before weights: no single side that is varied alone fits them."""
+    nodes = [node("Flatten", ["x"], ["flat"]), node("Gemm", ["flat", "w"], transB=1)]
+    model = proto(nodes, {"x": [1, 1, "height", "width"]}, {"w": np.ones((1, 99), np.float32)})
+    with pytest.raises(ModelError, match=r"does not support height=13, width=10: dense") as refusal:
+        microc.compile(saved(model, tmp_path), bounds={"height": 13, "width": 10})
+    assert "export the model with these dimensions symbolic" in str(refusal.value.hint)
+
+
 def test_rules_of_shapes(tmp_path: Path) -> None:
     """Every extent is a rule over the sizes, also where strides follow strides."""
     options = make_options(bounds={"height": 40, "width": 36}, disabled="common_subexpressions")
