@@ -232,6 +232,11 @@ def round_half_even(x: Array) -> Array:
     return rounded
 
 
+def round_up_to_multiple(number: int, divisor: int) -> int:
+    """Return the least multiple of ``divisor`` that is at least ``number``."""
+    return -(-number // divisor) * divisor
+
+
 # ---- Transcendental functions in fixed point, bit for bit as TFLite Micro computes them.
 #
 # A value in format Qm.n is an int32 ``raw`` that stands for raw / 2**n, with m + n = 31. The formulas use operators and

@@ -11,6 +11,7 @@ from pathlib import Path
 from microc.base.file_access import read_bytes
 from microc.base.immutable import frozen
 from microc.errors import UsageError
+from microc.numerics import round_up_to_multiple
 
 # ---- Records of the serial protocol: the board, its models, its runs.
 
@@ -141,7 +142,7 @@ def bank_offsets(sizes: Sequence[int]) -> list[int]:
     """Return the offset in a bank of each tensor of ``sizes`` bytes, and behind them the bytes of the save."""
     offsets = [BANK_RECORD]
     for size in sizes:
-        offsets.append(offsets[-1] - -size // BANK_UNIT * BANK_UNIT)
+        offsets.append(offsets[-1] + round_up_to_multiple(size, BANK_UNIT))
     return offsets
 
 

@@ -19,6 +19,7 @@ from microc.external.backend import Region
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES, FAMILIES
 from microc.module import Sources
+from microc.numerics import round_up_to_multiple
 from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.convolution.geometry import Geometry
 from microc.target import Target
@@ -351,14 +352,14 @@ def convolution_workspace_bytes(geometry: Geometry, variant: str, *, int16_data:
     (the elements under one window): four with MVE, else two, stored as int16."""
     depth = geometry.kernel[0] * geometry.kernel[1] * geometry.channels
     if int16_data:
-        return 8 * _round_up(depth, 8) if variant == MVE else 4 * depth
+        return 8 * round_up_to_multiple(depth, 8) if variant == MVE else 4 * depth
     if geometry.kernel == (1, 1) and geometry.dilation == (1, 1) and not any(geometry.padding[:2]):
         # Only one of the supported C compilers needs the DSP buffer.
         return 4 * geometry.channels if variant == DSP and geometry.strides == (1, 1) else 0
     if variant != MVE:
-        return 4 * _round_up(depth, 4)
+        return 4 * round_up_to_multiple(depth, 4)
     row = (geometry.kernel[1] + geometry.padding[1]) * geometry.channels if geometry.height == 1 else 0
-    return _round_up(max(4 * _round_up(depth, 16), row), 4)
+    return round_up_to_multiple(max(4 * round_up_to_multiple(depth, 16), row), 4)
 
 
 def depthwise_workspace_bytes(geometry: Geometry, variant: str, *, int16_data: bool) -> int:
@@ -379,15 +380,10 @@ def depthwise_workspace_bytes(geometry: Geometry, variant: str, *, int16_data: b
     if variant == MVE:
         return 8 * geometry.channels * taps + 8 if int16_data else 4 * BLOCK * taps
     small = geometry.kernel == (3, 3) and max(geometry.padding[:2]) <= 1
-    return 0 if small and not int16_data else _round_up(2 * geometry.channels * taps, 4)
+    return 0 if small and not int16_data else round_up_to_multiple(2 * geometry.channels * taps, 4)
 
 
 def average_pool_workspace_bytes(channels: int, variant: str) -> int:
     """Return the number of workspace bytes of ``arm_avgpool_s8`` and ``arm_avgpool_s16``: with DSP, an int32 sum for
     every channel."""
     return 4 * channels if variant == DSP else 0
-
-
-def _round_up(number: int, multiple: int) -> int:
-    """Round a number up to a multiple of ``multiple``."""
-    return -(-number // multiple) * multiple

@@ -14,6 +14,7 @@ import numpy as np
 from microc import te
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.numerics import round_up_to_multiple
 from microc.ops.matrix.gemm import constant_int8_weights
 from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
@@ -94,11 +95,6 @@ def find_pair_packing(call: OpCall) -> PairPacking | None:
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
     return pack_pairs(weights)
-
-
-def round_up_to_multiple(number: int, divisor: int) -> int:
-    """Return the least multiple of ``divisor`` that is at least ``number``."""
-    return -(-number // divisor) * divisor
 
 
 def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking | None:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from microc.base.immutable import frozen
 from microc.isa.instruction_set import TensorUnit
 from microc.isa.vocabulary.matrix_products import PRODUCT_SHAPES, ROW_DEPTHS
+from microc.numerics import round_up_to_multiple
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import split_contiguous_runs, vectorize_copy
@@ -93,11 +94,11 @@ def search_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Bl
 def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
     """Iterate over the blockings that fit the unit's memories. Buffers that are loaded repeatedly must fit twice
     (double buffering)."""
-    resides = product.columns * _align_up(product.depth, unit.weight.align) <= unit.weight.nbytes
+    resides = product.columns * round_up_to_multiple(product.depth, unit.weight.align) <= unit.weight.nbytes
     for rows, columns in itertools.product(
         _candidate_tile_lengths(product.rows, unit.rows), _candidate_tile_lengths(product.columns, unit.columns)
     ):
-        if 2 * rows * _align_up(4 * columns, unit.sums.align) > unit.sums.nbytes:
+        if 2 * rows * round_up_to_multiple(4 * columns, unit.sums.align) > unit.sums.nbytes:
             continue
         # Patches are gathered in the network's RAM; a strip of the unit's own rows is the least, whatever it takes.
         if patches and rows > unit.rows and rows * product.depth > PATCHES:
@@ -109,8 +110,8 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
             if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
             for depth, held in itertools.product(_candidate_tile_lengths(product.depth, unit.depth), (True, False)):
-                inputs = rows * _align_up(product.depth if held else depth, unit.input.align)
-                weights = 0 if resident else columns * _align_up(depth, unit.weight.align)
+                inputs = rows * round_up_to_multiple(product.depth if held else depth, unit.input.align)
+                weights = 0 if resident else columns * round_up_to_multiple(depth, unit.weight.align)
                 if 2 * inputs > unit.input.nbytes or 2 * weights > unit.weight.nbytes:
                     continue
                 if depth == product.depth or not (resident and held):
@@ -125,11 +126,6 @@ def _candidate_tile_lengths(axis_length: int, unit_tile_length: int) -> list[int
         n for n in range(unit_tile_length // 2, 4 * unit_tile_length + 1) if n < axis_length and axis_length % n == 0
     ]
     return sorted({*whole, *even, axis_length})
-
-
-def _align_up(nbytes: int, alignment: int) -> int:
-    """Round ``nbytes`` up to a multiple of ``alignment``."""
-    return -(-nbytes // alignment) * alignment
 
 
 def _rank_by_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> tuple[float, int, int]:
