@@ -39,7 +39,7 @@ enum microc_decoded microc_decoder_take(struct microc_decoder *decoder, uint8_t 
 /* CRC-32 as zlib computes it (polynomial 0xEDB88320 reflected, initial value and final xor of all ones). */
 uint32_t microc_crc32(const uint8_t *data, size_t size);
 
-/* The CRC-32 of bytes whose first ones have the CRC-32 `crc` (0 for none), and of these behind them. */
+/* Extend a CRC-32 by more bytes: `crc` is that of the bytes before (0 if there are none). */
 uint32_t microc_crc32_extend(uint32_t crc, const uint8_t *data, size_t size);
 
 /* Write the CRC of data[0 .. size - 5] into the last four bytes of data[0 .. size - 1]. */

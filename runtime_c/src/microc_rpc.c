@@ -255,7 +255,7 @@ static const struct {
     [MICROC_COMMIT] = {microc_slot_commit, MICROC_COMMIT_REQUEST, 0, 0},
 #endif
 #ifdef MICROC_RPC_STORE
-    [MICROC_BANK] = {microc_store_tell_bank, MICROC_BANK_REQUEST, 0, 1},
+    [MICROC_BANK] = {microc_store_describe_bank, MICROC_BANK_REQUEST, 0, 1},
     [MICROC_BANK_READ] = {microc_store_read_bank, MICROC_BANK_READ_REQUEST, 0, 1},
     [MICROC_SAVE] = {microc_store_save_tensors, MICROC_SAVE_REQUEST, 0, 1},
     [MICROC_RESTORE] = {microc_store_restore_tensors, 0, 0, 1},

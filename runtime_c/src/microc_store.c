@@ -19,6 +19,7 @@
 #define RECORD 24u
 #define LARGEST 0x7FFFFFFFu
 #define NO_BANK 2u
+#define UNKNOWN_BANK 3u
 
 /* Bytes in whole units. */
 static uint32_t whole_units(uint32_t size)
@@ -39,8 +40,8 @@ uint32_t microc_store_size(const struct microc_store *store)
     return total;
 }
 
-/* Extend the check of the pieces before by a piece of this CRC-32: the CRC-32 of both. */
-static uint32_t extend(uint32_t check, uint32_t crc)
+/* Extend the check by a piece: the CRC-32 of the check and of the piece's CRC-32 `crc`. */
+static uint32_t extend_check(uint32_t check, uint32_t crc)
 {
     uint8_t both[8];
     microc_put32(both, check);
@@ -52,7 +53,7 @@ uint32_t microc_store_check(const struct microc_store *store)
 {
     uint32_t k, check = 0;
     for (k = 0; k < store->count; k++) {
-        check = extend(check, microc_crc32(store->pieces[k].data, store->pieces[k].size));
+        check = extend_check(check, microc_crc32(store->pieces[k].data, (size_t)store->pieces[k].size));
     }
     return check;
 }
@@ -75,7 +76,7 @@ static void read_record(const struct microc_store *store, uint32_t bank, struct 
     uint32_t k;
     (void)memset(found, 0, sizeof *found);
     if (read_bank(store, bank, 0, record, RECORD) != 0) {
-        found->state = MICROC_BANK_FAILED;
+        found->state = MICROC_BANK_UNREADABLE;
         return;
     }
     if (microc_get32(record) != RECORD_MAGIC || microc_get32(record + AT_CHECK) != microc_crc32(record, AT_CHECK)) {
@@ -106,18 +107,18 @@ void microc_store_inspect(const struct microc_store *store, uint32_t bank, struc
         for (at = 0; at < store->pieces[k].size; at += size) {
             size = store->pieces[k].size - at < MICROC_STORE_UNIT ? store->pieces[k].size - at : MICROC_STORE_UNIT;
             if (read_bank(store, bank, offset + at, chunk, size) != 0) {
-                found->state = MICROC_BANK_FAILED;
+                found->state = MICROC_BANK_UNREADABLE;
                 return;
             }
-            crc = microc_crc32_extend(crc, chunk, size);
+            crc = microc_crc32_extend(crc, chunk, (size_t)size);
         }
-        check = extend(check, crc);
+        check = extend_check(check, crc);
         offset += whole_units(store->pieces[k].size);
     }
     found->state = check == found->check ? MICROC_BANK_WHOLE : MICROC_BANK_DAMAGED;
 }
 
-/* The bank with the newest whole save, and its number: 0 without one. Numbers wrap: the newer is less than half of them ahead. */
+/* The bank with the newest whole save, and its sequence number: 0 without one. They wrap: the newer is less than half of them ahead. */
 static uint32_t find_newest(const struct microc_store *store, uint32_t *sequence)
 {
     uint32_t newest = NO_BANK, bank;
@@ -125,6 +126,9 @@ static uint32_t find_newest(const struct microc_store *store, uint32_t *sequence
     *sequence = 0;
     for (bank = 0; bank < NO_BANK; bank++) {
         microc_store_inspect(store, bank, &found);
+        if (found.state == MICROC_BANK_UNREADABLE) {
+            return UNKNOWN_BANK; /* it may contain the newest */
+        }
         if (found.state == MICROC_BANK_WHOLE && (newest == NO_BANK || found.sequence - *sequence < 0x80000000u)) {
             newest = bank;
             *sequence = found.sequence;
@@ -152,11 +156,11 @@ static int write_piece(const struct microc_store *store, uint32_t bank, uint32_t
         return MICROC_STORE_OK;
     }
     (void)memset(unit, 0xFF, sizeof unit);
-    (void)memcpy(unit, bytes + even, piece->size - even);
+    (void)memcpy(unit, bytes + even, (size_t)(piece->size - even));
     return write_bank(store, bank, offset + even, unit, MICROC_STORE_UNIT);
 }
 
-/* Whether the bytes of a bank are those of a piece. */
+/* Test whether a bank contains the bytes of a piece. */
 static int reads_back(const struct microc_store *store, uint32_t bank, uint32_t offset, const struct microc_piece *piece)
 {
     const uint8_t *const bytes = piece->data;
@@ -164,7 +168,7 @@ static int reads_back(const struct microc_store *store, uint32_t bank, uint32_t 
     uint32_t at, size;
     for (at = 0; at < piece->size; at += size) {
         size = piece->size - at < MICROC_STORE_UNIT ? piece->size - at : MICROC_STORE_UNIT;
-        if (read_bank(store, bank, offset + at, chunk, size) != 0 || memcmp(chunk, bytes + at, size) != 0) {
+        if (read_bank(store, bank, offset + at, chunk, size) != 0 || memcmp(chunk, bytes + at, (size_t)size) != 0) {
             return 0;
         }
     }
@@ -176,9 +180,9 @@ int microc_store_save(const struct microc_store *store)
     uint8_t record[MICROC_STORE_RECORD];
     uint32_t sequence, k, offset = MICROC_STORE_RECORD;
     const uint32_t size = microc_store_size(store);
-    const uint32_t bank = find_newest(store, &sequence) == 0u ? 1u : 0u;
+    const uint32_t newest = find_newest(store, &sequence), bank = newest == 0u ? 1u : 0u;
     struct microc_piece whole;
-    if (size == 0u || write_bank(store, bank, 0, NULL, size) != MICROC_STORE_OK) {
+    if (size == 0u || newest == UNKNOWN_BANK || write_bank(store, bank, 0, NULL, size) != MICROC_STORE_OK) {
         return MICROC_STORE_FAILED;
     }
     for (k = 0; k < store->count; k++) {
@@ -209,8 +213,8 @@ int microc_store_restore(const struct microc_store *store)
     const uint32_t bank = microc_store_newest(store);
     uint32_t k, offset = MICROC_STORE_RECORD;
     struct microc_bank found;
-    if (bank == NO_BANK) {
-        return MICROC_STORE_EMPTY;
+    if (bank >= NO_BANK) {
+        return bank == NO_BANK ? MICROC_STORE_EMPTY : MICROC_STORE_FAILED;
     }
     read_record(store, bank, &found);
     for (k = 0; k < store->count; k++) {
@@ -234,7 +238,7 @@ int microc_store_clear(const struct microc_store *store)
 
 /* ---- Operations; each returns the bytes of `answer` it has written, or a negative enum microc_status. */
 
-int microc_store_tell_bank(const struct microc_call *call)
+int microc_store_describe_bank(const struct microc_call *call)
 {
     const uint32_t bank = call->payload[0];
     struct microc_bank found;
@@ -293,7 +297,7 @@ int microc_store_restore_tensors(const struct microc_call *call)
         return MICROC_BAD_OPERATION;
     }
     status = microc_store_restore(call->model->store);
-    if (status == MICROC_STORE_FAILED) {
+    if (status == MICROC_STORE_FAILED && call->model->reset != NULL) {
         call->model->reset();
     }
     return status == MICROC_STORE_OK ? MICROC_OK : status == MICROC_STORE_EMPTY ? MICROC_BAD_IMAGE : MICROC_SLOT_FAILED;

@@ -13,7 +13,8 @@ static uint8_t banks[4][BANK];
 static uint8_t first[37], second[16];
 static const struct microc_piece pieces[] = {{first, sizeof first}, {second, sizeof second}};
 static const struct microc_store store = {pieces, 2, IDENTITY, 0};
-static enum { WORKS, FAILS, FORGETS, BLIND } port;
+static enum { WORKS, FAILS, FORGETS } port;
+static uint32_t unreadable; /* a bit for each bank */
 
 /* The power goes when as many units were written or erased; what is under way then holds anything. */
 static long left = -1;
@@ -42,7 +43,7 @@ int microc_port_bank_read(uint32_t bank, uint32_t offset, uint8_t *data, uint32_
 {
     CHECK(bank < 4u && offset <= BANK && size <= BANK - offset);
     memcpy(data, banks[bank] + offset, size);
-    return port == BLIND;
+    return (int)(unreadable >> bank & 1u);
 }
 
 int microc_port_bank_write(uint32_t bank, uint32_t offset, const uint8_t *data, uint32_t size)
@@ -162,6 +163,16 @@ static void test_requests(void)
     CHECK(ask_to_save(IDENTITY, size, microc_store_check(&store)) == MICROC_SLOT_FAILED);
     CHECK(ask(MICROC_CLEAR, NULL, 0) == MICROC_SLOT_FAILED);
     port = WORKS;
+    unreadable = 3;
+    request[0] = 1;
+    CHECK(ask(MICROC_BANK, request, MICROC_BANK_REQUEST) == MICROC_OK);
+    CHECK(answer[0] == MICROC_BANK_UNREADABLE && answer[1] == 0u);
+    fill(31);
+    CHECK(ask(MICROC_RESTORE, NULL, 0) == MICROC_SLOT_FAILED && first[0] == 0xEE);
+    fill(31);
+    model.reset = NULL; /* of firmware that has none */
+    CHECK(ask(MICROC_RESTORE, NULL, 0) == MICROC_SLOT_FAILED && first[0] == 31);
+    unreadable = 0;
     CHECK(ask(MICROC_CLEAR, NULL, 0) == MICROC_OK && ask(MICROC_RESTORE, NULL, 0) == MICROC_BAD_IMAGE);
     model.store = NULL; /* another network of this firmware, which does not learn */
     CHECK(ask(MICROC_CLEAR, NULL, 0) == MICROC_BAD_OPERATION && ask(MICROC_RESTORE, NULL, 0) == MICROC_BAD_OPERATION);
@@ -196,9 +207,14 @@ int main(void)
     CHECK(save(9) == MICROC_STORE_FAILED && restored() == 8);
     port = FORGETS;
     CHECK(save(9) == MICROC_STORE_FAILED && restored() == 8);
-    port = BLIND;
-    CHECK(restored() == 0 && state_of(&store, 0) == MICROC_BANK_FAILED);
     port = WORKS;
+    /* A bank that cannot be read may contain the newest save: nothing is erased, and no older save comes back. */
+    for (unreadable = 1; unreadable < 4u; unreadable++) {
+        CHECK(save(9) == MICROC_STORE_FAILED && microc_store_restore(&store) == MICROC_STORE_FAILED && first[0] == 9);
+        CHECK(state_of(&store, unreadable == 2u) == MICROC_BANK_UNREADABLE && microc_store_newest(&store) == 3u);
+    }
+    unreadable = 0;
+    CHECK(restored() == 8);
     /* A save does not take the bank of the only whole one, though a damaged one is newer. */
     CHECK(save(8) == MICROC_STORE_OK);
     banks[microc_store_newest(&store)][MICROC_STORE_RECORD] ^= 1u;

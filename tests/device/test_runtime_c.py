@@ -66,6 +66,23 @@ def test_code_and_state_fit_small_boards(tmp_path: Path) -> None:
     assert state <= 512 - 200  # the rest is for the stack of the dispatcher
 
 
+@pytest.mark.cross
+@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
+def test_int_may_have_16_bits(tmp_path: Path) -> None:
+    """Sizes of banks exceed 64 KB there, too: units are masked in 32 bits."""
+    units = tmp_path / "units.c"
+    units.write_text(
+        '#include "microc_store.h"\nextern char even[(0x12345 & ~(MICROC_STORE_UNIT - 1u)) == 0x12340 ? 1 : -1];\n'
+    )
+    root = file_access.runtime_c_folder()
+    sources = [root / "src" / f"microc_{name}.c" for name in ("frame", "rpc", "store")]
+    warnings = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
+    defines = ("-DMICROC_RPC_STORE", "-DMICROC_PORT_TICK_HZ=1000u", f"-I{root}/include")
+    command: list[str | Path] = ["avr-gcc", "-mmcu=atmega2560", "-fsyntax-only", *warnings, *defines, units, *sources]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert built.returncode == 0, built.stderr
+
+
 def _compiles(file: str, *options: str) -> bool:
     command = ["gcc", "-fsyntax-only", "-DMICROC_PORT_TICK_HZ=1", '-DMICROC_SLOT_CORE="core"', "-DMICROC_SLOT_ABI=1"]
     root = file_access.runtime_c_folder()
