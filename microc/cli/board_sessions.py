@@ -120,10 +120,10 @@ def run_learn_command(arguments: LearnArguments) -> show.Answer:
 def _bank_table(banks: Sequence[Bank]) -> Table:
     """Make a table of the banks of learned weights."""
     rows = [
-        (str(bank.number), bank.state, "yes" if bank.newest else "", f"{bank.check:08x}", bank.generation, bank.nbytes)
+        (str(bank.number), bank.state, "yes" if bank.newest else "", f"{bank.check:08x}", bank.sequence, bank.nbytes)
         for bank in banks
     ]
-    return table((*texts("bank", "state", "restored at boot", "CRC"), *numbers("generation", "bytes")), rows)
+    return table((*texts("bank", "state", "restored at boot", "CRC"), *numbers("sequence", "bytes")), rows)
 
 
 def _quality_to_data(quality: Quality) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Slots:
     core: str
 
 
-BANK_STATES = ("empty", "whole", "damaged", "foreign", "failed")
+BANK_STATES = ("empty", "whole", "damaged", "foreign", "unreadable")
 """States of a bank of learned weights by their number in the protocol (``enum microc_bank_state``)."""
 BANK_RECORD, BANK_UNIT = 32, 16
 """Bytes of a bank before the first tensor, and the unit of the tensors' offsets, in bytes."""
@@ -124,15 +124,15 @@ BANK_RECORD, BANK_UNIT = 32, 16
 class Bank:
     """One of a network's two banks of non-volatile memory for learned weights.
 
-    ``state``: one of :data:`BANK_STATES`; ``foreign`` if another network has saved there, ``failed`` if the board cannot read
-    it. ``newest``: True if the board restores this bank. The others are 0 for a bank without a record: ``generation``, number of
-    the save; ``identity``, number that marks the network's saves; ``nbytes``, bytes of the save; ``check``, CRC of the
-    tensors."""
+    ``state``: one of :data:`BANK_STATES`; ``foreign`` if another network has saved there, ``unreadable`` if the board
+    cannot read it. ``newest``: True if the board restores this bank. The others are 0 for a bank without a record:
+    ``sequence``, number of the save, modulo 2**32; ``identity``, number that marks the network's saves; ``nbytes``,
+    bytes of the save; ``check``, CRC of the tensors."""
 
     number: int
     state: str
     newest: bool
-    generation: int
+    sequence: int
     identity: int
     nbytes: int
     check: int

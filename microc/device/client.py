@@ -419,7 +419,7 @@ def query_slots(client: Client) -> Slots:
     answer = client.request(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
     if not 1 <= unit <= _MAX_UNIT_BYTES or unit & (unit - 1):
-        raise DeviceError("the board's answer to SLOTS is malformed", hint="flash the firmware again")
+        raise client._link.invalid_answer_error(Operation.SLOTS)
     version, active, _, room, memory, stack, commits, abi = _SLOTS.unpack_from(answer)
     core = make_printable(answer[_SLOTS.size :].decode(errors="replace"))
     return Slots(version, active if active < 2 else None, unit, room, memory, stack, commits, abi, core)
@@ -437,7 +437,7 @@ def write_and_activate_slot(client: Client, blob: bytes, unit_bytes: int) -> Non
     client.hello()  # the board has another model now
 
 
-# ---- Requests to a board that learns: the state of its banks for learned weights, what they contain, save, restore, clear.
+# ---- Requests about the banks of learned weights.
 
 _BANK = struct.Struct("<BBHIIII")
 
@@ -447,10 +447,10 @@ def query_banks(client: Client) -> tuple[Bank, ...]:
     banks = []
     for number in range(2):
         answer = client.request(Operation.BANK, bytes([number]), _BANK.size, may_compute=True)
-        state, newest, _, generation, identity, nbytes, check = _BANK.unpack(answer)
+        state, newest, _, sequence, identity, nbytes, check = _BANK.unpack(answer)
         if state >= len(BANK_STATES) or newest > 1:
-            raise DeviceError("the board's answer to BANK is malformed", hint="flash the firmware again")
-        banks.append(Bank(number, BANK_STATES[state], bool(newest), generation, identity, nbytes, check))
+            raise client._link.invalid_answer_error(Operation.BANK)
+        banks.append(Bank(number, BANK_STATES[state], bool(newest), sequence, identity, nbytes, check))
     return tuple(banks)
 
 
@@ -459,9 +459,11 @@ def read_bank(client: Client, bank: Bank, sizes: Sequence[int]) -> list[bytes]:
     tensors = [
         client.read_bank_bytes(bank.number, at, size) for at, size in zip(bank_offsets(sizes), sizes, strict=False)
     ]
-    if bank_check(tensors) != bank.check:
+    check = bank_check(tensors)
+    if check != bank.check:
         raise DeviceError(
-            f"bank {bank.number} has changed while it was read: got check {bank_check(tensors):08x}, expected {bank.check:08x}",
+            f"bank {bank.number} has changed while it was read: got check {check:08x}, expected {bank.check:08x}",
+            where=client._link.where,
             hint="read it again; does another program use this line?",
         )
     return tensors

@@ -167,16 +167,6 @@ _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
 _REOPEN_SECONDS = 0.1
 _MANY_STRAYS = 50  # frames that answer none of our requests; a few are normal on a bad line, many suggest an echo
 
-_BANK_REASONS: Mapping[int, tuple[str, str]] = {
-    Status.BAD_OPERATION: ("the network does not learn", "compile it with --learn head.toml, build and flash it"),
-    Status.BAD_IMAGE: ("the weights are not there whole", "send them again; the save before is kept"),
-    Status.BAD_TARGET: ("the weights are of another network", "send those of the same model with the same --learn"),
-    Status.SLOT_FAILED: (
-        "the board could not read, erase or write its banks",
-        "define microc_port_bank_read and microc_port_bank_write (docs/learning.md)",
-    ),
-}
-"""Messages and hints of requests about banks of learned weights."""
 _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
         Status.BAD_VERSION: ("the firmware speaks another protocol version", "build and flash the project again"),
@@ -208,6 +198,26 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     }
 )
 """Message and hint by status."""
+_BANK_REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        **_REASONS,
+        Status.BAD_OPERATION: ("the network does not learn", "compile it with --learn head.toml, build and flash it"),
+        Status.BAD_IMAGE: ("the weights are not there whole", "send them again; the save before is kept"),
+        Status.BAD_TARGET: ("the weights are of another network", "send those of the same model with the same --learn"),
+        Status.SLOT_FAILED: (
+            "the board could not read, erase or write its banks",
+            "define microc_port_bank_read and microc_port_bank_write (docs/learning.md)",
+        ),
+    }
+)
+"""Message and hint by status, of requests about banks of learned weights."""
+_RESTORE_REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        **_BANK_REASONS,
+        Status.BAD_IMAGE: ("no bank contains a whole save", "save the weights first: microc learn --keep"),
+    }
+)
+"""Message and hint by status, of RESTORE."""
 
 
 class ProtocolSession:
@@ -299,10 +309,9 @@ class ProtocolSession:
                 hint="build and flash the project again with this microc",
             )
         if reply.status != Status.OK:
-            reason = (_BANK_REASONS.get(reply.status) if operation >= Operation.BANK else None) or _REASONS.get(
-                reply.status
-            )
-            what, hint = reason or (f"status {reply.status}", "")
+            bank_reasons = _RESTORE_REASONS if operation == Operation.RESTORE else _BANK_REASONS
+            reasons = bank_reasons if operation >= Operation.BANK else _REASONS
+            what, hint = reasons.get(reply.status, (f"status {reply.status}", ""))
             raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
         if answer_bytes is not None and len(reply.payload) != answer_bytes:
             raise self.invalid_answer_error(operation)

@@ -613,15 +613,17 @@ class Device(Showable):
         save_to_bank(self.client, data, learned.identity)
 
     def restore_from_bank(self) -> None:
-        """Let the board restore its learned weights from the newest bank. Raises DeviceError if none is whole."""
+        """Let the board restore its learned weights from the newest bank. Raises DeviceError if none is whole; if a bank cannot
+        be read, the weights in use are then those of the model."""
         self.client.request(Operation.RESTORE, answer_bytes=0, may_compute=True)
 
     def fetch_bank(self, path: str | Path) -> None:
         """Write the learned weights of the newest bank to a .npz file, as :meth:`save_weights` does those in use.
 
-        Raises DeviceError if no bank is whole, and OutputError if the file cannot be written."""
+        Raises DeviceError if no bank is whole or one is unreadable, and OutputError if the file cannot be written."""
         learned, file = learned_tensors(self.project.manifest), validation.as_path("a file", path)
-        newest = next((bank for bank in self.banks() if bank.newest), None)
+        # An unreadable bank may contain the newest save: reading it raises the board's error.
+        newest = next((bank for bank in self.banks() if bank.newest or bank.state == "unreadable"), None)
         if newest is None:
             raise DeviceError(
                 "no bank contains learned weights of this network",

@@ -537,8 +537,9 @@ def test_banks_are_read_written_and_cleared_over_the_line(banks: Path) -> None:
         assert {bank.state for bank in device.banks()} == {"empty"}
         with pytest.raises(DeviceError, match="no bank contains learned weights"):
             device.fetch_bank(first)
-        with pytest.raises(DeviceError, match="RESTORE: the weights are not there whole"):
+        with pytest.raises(DeviceError, match="RESTORE: no bank contains a whole save") as raised:
             device.restore_from_bank()
+        assert raised.value.hint == "save the weights first: microc learn --keep"
         assert device.learn(x, label, rate=RATE) > 0
         device.save_to_bank()
         device.fetch_bank(first)
@@ -553,7 +554,7 @@ def test_banks_are_read_written_and_cleared_over_the_line(banks: Path) -> None:
         assert not np.array_equal(learned, later)
         device.save_to_bank(first)
         old, new = device.banks()[::-1]
-        assert (old.state, old.newest, new.newest, new.generation) == ("whole", False, True, old.generation + 1)
+        assert (old.state, old.newest, new.newest, new.sequence) == ("whole", False, True, old.sequence + 1)
         assert old.identity == new.identity and old.nbytes == new.nbytes > 8 * 16 and old.check != new.check
         np.testing.assert_array_equal(device.run(x), learned)
         damaged = bytearray((banks / "bank0").read_bytes())
@@ -567,6 +568,12 @@ def test_banks_are_read_written_and_cleared_over_the_line(banks: Path) -> None:
     said = "SAVE: the board could not read, erase or write its banks"  # another network has other banks
     with microc.Device(banks / "firmware", network="line") as device, pytest.raises(DeviceError, match=said):
         device.save_to_bank()
+    with microc.Device(banks / "firmware", network="line") as device:
+        assert {(bank.state, bank.newest) for bank in device.banks()} == {("unreadable", False)}
+        for name, request in (("RESTORE", device.restore_from_bank), ("BANK_READ", lambda: device.fetch_bank(first))):
+            with pytest.raises(DeviceError, match=f"{name}: the board could not read") as raised:
+                request()
+            assert "microc_port_bank_read" in raised.value.hint
     said = "BANK: the network does not learn"
     with microc.Device(banks / "firmware", network="digits") as device, pytest.raises(DeviceError, match=said):
         device.banks()

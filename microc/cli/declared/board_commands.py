@@ -147,7 +147,9 @@ class LearnArguments(DeviceArguments):
     restore: Path | None = path_option("--restore", "W.npz", "learned weights to begin with")
     save: Path | None = path_option("--save", "W.npz", "file of the learned weights to write")
     keep: bool = switch("--keep", "save the learned weights in the board's non-volatile banks")
-    fetch: Path | None = path_option("--fetch", "W.npz", "file to write the board's newest bank to, first of all")
+    fetch: Path | None = path_option(
+        "--fetch", "W.npz", "file for the weights of the board's newest bank (read before all else)"
+    )
     clear: bool = switch("--clear", "erase the board's banks, before --keep")
     banks: bool = switch("--banks", "show the state of the board's banks")
 
