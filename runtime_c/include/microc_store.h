@@ -93,9 +93,10 @@ uint32_t microc_store_newest(const struct microc_store *store);
  * The board's part. Both return 0, or non-zero on failure. `bank` is 0 or 1; firmware with several networks that learn has two
  * more for each.
  *
- * `read`: copy bytes of a bank. It fails if the memory does not answer; bytes that a cut of the power left uncorrectable are any
- * bytes, not a failure, since only clearing ends one that lasts. `write`: set bytes that were erased before and not written since, in whole units; with data NULL,
- * erase the bank up to this size, its first bytes first. Neither is called for other banks.
+ * `read`: copy bytes of a bank; fail if the memory does not answer. Memory that detects errors may do so behind a cut of the power:
+ * give any bytes for those that it cannot correct and return 0, since saves are refused as long as reads fail. `write`: set bytes
+ * that were erased before and not written since, in whole units; with data NULL, erase the bank up to this size, its first bytes
+ * first. Neither is called for other banks.
  */
 int microc_port_bank_read(uint32_t bank, uint32_t offset, uint8_t *data, uint32_t size);
 int microc_port_bank_write(uint32_t bank, uint32_t offset, const uint8_t *data, uint32_t size);

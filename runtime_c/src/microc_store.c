@@ -118,7 +118,7 @@ void microc_store_inspect(const struct microc_store *store, uint32_t bank, struc
     found->state = check == found->check ? MICROC_BANK_WHOLE : MICROC_BANK_DAMAGED;
 }
 
-/* The bank with the newest whole save, and its sequence number: 0 without one. They wrap: the newer is less than half of them ahead. */
+/* The bank with the newest whole save, and its sequence number: 0 without one. It wraps: the newer is less than 2^31 ahead. */
 static uint32_t find_newest(const struct microc_store *store, uint32_t *sequence)
 {
     uint32_t newest = NO_BANK, bank;
