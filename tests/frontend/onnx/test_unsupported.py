@@ -73,11 +73,11 @@ def variants(model: onnx.ModelProto) -> list[onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.UINT8, TensorProto.UINT64])
-@pytest.mark.parametrize("code", ["Abs", "Shrink"])
-def test_unsigned_numbers(code: str, dtype: int) -> None:
+@pytest.mark.parametrize(("code", "error"), [("Abs", ""), ("Shrink", "E0302")])
+def test_unsigned_numbers(code: str, error: str, dtype: int) -> None:
     x, y = (helper.make_tensor_value_info(name, dtype, (4,)) for name in "xy")
     graph = helper.make_graph([helper.make_node(code, ["x"], ["y"])], "g", [x], [y])
-    assert read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)) == "E0302"
+    assert read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)) == error
 
 
 def test_shapes_that_are_not_known_and_results_without_elements() -> None:
