@@ -159,7 +159,9 @@ def test_every_system_has_an_answer(platform: str, monkeypatch: pytest.MonkeyPat
         assert port == "/dev/ttyACM0" and "/media/someone/RPI-RP2" in drives
 
 
-ARGUMENTS = st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1)
+ARGUMENTS = st.lists(
+    st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8), min_size=1, max_size=3
+)
 
 
 @pytest.mark.parametrize(("platform", "code"), [("win32", 141), ("linux", 70)])
