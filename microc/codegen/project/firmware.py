@@ -136,9 +136,8 @@ class ProjectContext:
     ``shared_arena``: bytes of the arena that several networks without state share; 0 if there is none. ``shared_aligned``: C
     attribute that aligns this arena; empty if its type suffices. ``prefix``: prefix of the names of the compiler's programs.
     ``framework``: the vendor's framework that builds the project; None if make builds it. ``learns``: True if a network learns.
-    ``linked``: for a network that is
-    loaded over the serial line, the names of the programs that it is linked to, each with its address; empty if the network is
-    part of the firmware.
+    ``linked``: for a network that is loaded over the serial line, the names of the programs that it is linked to, each with its
+    address; empty if the network is part of the firmware.
     """
 
     title: Text
@@ -180,6 +179,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         networks, shared_arena(modules), board, modules[0].options, protocol, make_external_context(external)
     )
     files: dict[str, str | bytes] = {}
+    first_bank = 0
     # The files of a single network are in the project's root folder. Several networks have a folder each, with a manifest. The
     # manifest in the root folder lists the networks.
     for network, module in zip(networks, modules, strict=True):
@@ -188,9 +188,8 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
             network_files |= render_relocatable_entry_files(modules)
         else:
             has_driver = "sources" in board.raw.get("storage", {})
-            # Networks that learn have two banks each, in the order of the networks.
-            first_bank = 2 * sum(bool(m.inference_calls) for m in modules[: modules.index(module)])
             rpc_context = make_rpc_context(module, several, has_driver=has_driver, first_bank=first_bank)
+            first_bank += 2 if module.inference_calls else 0  # networks that learn have two banks each
             network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context)
         if several:
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})

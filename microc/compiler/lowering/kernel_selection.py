@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf, prod
 from threading import Lock
 
@@ -272,9 +272,9 @@ def select_group_schedule(
     with _LOCK:
         result = _CHOICES.pop(key, None)
     if result is None:
+        search = partial(_recall_or_search, lowered, target, goal, uses, workspace, choices)
         use_shipped = shipped and workspace == inf
-        choose = _shipped_or_best if use_shipped else _recall_or_search
-        result = choose(lowered, target, goal, uses, workspace, choices)
+        result = _find_shipped_or_search(lowered, target, goal, uses, search) if use_shipped else search()
     with _LOCK:
         _CHOICES[key] = result  # reinserted as the last entry, so that the least recently used entry is the first
         if len(_CHOICES) > MEMO_ENTRIES:
@@ -541,24 +541,19 @@ def _recall_or_search(
     return number, choice
 
 
-def _shipped_or_best(
-    lowered: Sequence[LoweredGroup],
-    target: Target,
-    goal: Goal,
-    uses: int,
-    workspace: float,
-    choices: ChoiceFile | None,
+def _find_shipped_or_search(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, search: Callable[[], tuple[int, Choice]]
 ) -> tuple[int, Choice]:
-    """Choose the bundled schedule of a group, or else the best schedule by cost.
+    """Choose the bundled schedule of a group, or else the one that ``search`` returns.
 
     If the bundled schedule can no longer be applied, reports show this.
     """
     try:
         bundled = find_shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
-        number, choice = _recall_or_search(lowered, target, goal, uses, workspace, choices)
+        number, choice = search()
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
-    return bundled or _recall_or_search(lowered, target, goal, uses, workspace, choices)
+    return bundled or search()
 
 
 def find_node_alias(graph: Graph, node: Node) -> Alias | None:
