@@ -268,11 +268,6 @@ def terminal_error_types() -> tuple[type[Exception], ...]:
     return (termios.error,)
 
 
-_STANDARD_ERROR_HANDLE = -12
-_VIRTUAL_TERMINAL = 0x0004
-"""Value of the flag ENABLE_VIRTUAL_TERMINAL_PROCESSING of Windows, with which a console obeys control sequences."""
-
-
 def is_closed_pipe(error: OSError) -> bool:
     """Test whether an error says that the reader of a pipe is gone.
 
@@ -281,6 +276,11 @@ def is_closed_pipe(error: OSError) -> bool:
     if isinstance(error, BrokenPipeError):
         return True
     return is_windows() and error.errno == EINVAL and error.filename is None
+
+
+_STANDARD_ERROR_HANDLE = -12
+_VIRTUAL_TERMINAL = 0x0004
+"""Value of the flag ENABLE_VIRTUAL_TERMINAL_PROCESSING of Windows, with which a console obeys control sequences."""
 
 
 def has_control_sequences(stream: TextIO) -> bool:

@@ -83,7 +83,7 @@ def _run_and_report_errors(command_words: list[str], received_signals: list[int]
         return _run_command(command_words)
     except KeyboardInterrupt:
         return _report_interrupt()
-    except Exception as error:
+    except Exception as error:  # the one place that reports an internal error as a message
         if isinstance(error, OSError) and is_closed_pipe(error):
             raise
         if received_signals:

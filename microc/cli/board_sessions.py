@@ -99,22 +99,26 @@ def run_learn_command(arguments: LearnArguments) -> show.Answer:
         "inference_time": times[0],
         "step_time": times[1] if losses else None,
         "tested": len(test) if test is not None else 0,
-        "quality_before": _quality_to_data(before) if before is not None else None,
-        "quality_after": _quality_to_data(after) if after is not None else None,
+        "quality_before": _quality_to_data(before),
+        "quality_after": _quality_to_data(after),
         "restored": str(arguments.restore) if arguments.restore else None,
         "saved": str(arguments.save) if arguments.save else None,
         "fetched": str(arguments.fetch) if arguments.fetch else None,
         "banks": [asdict(bank) for bank in banks],
     }
     lines = [f"epoch {number}: mean loss {loss:.6g}" for number, loss in enumerate(losses, 1)]
-    lines += [f"an inference: {show.format_integer(times[0])} {clock.unit}"] if times[0] is not None else []
-    lines += (
-        [f"a step: {show.format_integer(times[1])} {clock.unit}, with its inference"] if losses and times[1] else []
-    )
-    lines += [f"saved to {arguments.save}"] if arguments.save else []
-    lines += [f"fetched into {arguments.fetch}"] if arguments.fetch else []
+    if times[0] is not None:
+        lines.append(f"an inference: {show.format_integer(times[0])} {clock.unit}")
+    if losses and times[1] is not None:
+        lines.append(f"a step: {show.format_integer(times[1])} {clock.unit}, with its inference")
+    if arguments.save is not None:
+        lines.append(f"saved to {arguments.save}")
+    if arguments.fetch is not None:
+        lines.append(f"fetched into {arguments.fetch}")
     tables = [_quality_table(before, after)] if before is not None and after is not None else []
-    return show.Answer(data, document(prose(*lines), *tables, *([_bank_table(banks)] if banks else [])))
+    if banks:
+        tables.append(_bank_table(banks))
+    return show.Answer(data, document(prose(*lines), *tables))
 
 
 def _bank_table(banks: Sequence[Bank]) -> Table:
@@ -126,8 +130,10 @@ def _bank_table(banks: Sequence[Bank]) -> Table:
     return table((*texts("bank", "state", "restored at boot", "CRC"), *numbers("sequence", "bytes")), rows)
 
 
-def _quality_to_data(quality: Quality) -> dict[str, Any]:
-    """Describe the quality of a network's answers as plain data."""
+def _quality_to_data(quality: Quality | None) -> dict[str, Any] | None:
+    """Describe the quality of a network's answers as plain data; None if it was not measured."""
+    if quality is None:
+        return None
     classes = quality.classification
     counts = None if classes is None else {"correct": classes.correct, "accuracy": classes.accuracy}
     return {"classification": counts, "outputs": [asdict(each) for each in quality.closeness]}

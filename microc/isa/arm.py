@@ -175,8 +175,8 @@ _LOADS = {
     "load": 1.8, "paired": 1.0, "store": 1.1, "taken": 2.0, "divide": 6.0, "float_load": 1.8, "float_fma": 3.0,
     "float_divide": 14.0
 }  # fmt: skip
-"""Cycles of Cortex-M3, M4 and M33 by Arm's manuals: a load takes two, one of which a load or store behind it saves, and a branch
-that jumps refills the pipeline."""
+"""Cycles of Cortex-M3, M4 and M33 by Arm's manuals: a load takes two, or one if a load or store follows, and a branch that jumps
+refills the pipeline."""
 
 _STARTS = {"smlad": "smuad", "smlabb": "smulbb", "smlabt": "smulbt", "smlatb": "smultb", "smlatt": "smultt"}
 _M7_PIPELINE = Pipeline(

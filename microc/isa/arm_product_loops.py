@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops of sums of products on Armv6-M, each of which becomes one assembly statement.
+"""Loops of sums of products on Armv6-M. Each becomes one assembly statement.
 
 The loops are those of :mod:`microc.ops.matrix.swar`: words of a buffer, which the loop reads in order, are multiplied by
 bytes of another buffer, and the products of a block of words are added. A complete sum is added, as it is and shifted, to

@@ -374,8 +374,8 @@ def model_cycles(cpu: str, regions: Sequence[Sequence[str]]) -> tuple[list[float
 # ---- Cycles in which Cortex-M4 issues nothing, where LLVM's model issues the next instruction: NOPs stand for them.
 #
 # By Arm's Cortex-M4 Technical Reference Manual (Arm 100166). Table of processor instructions: LDRD, STRD, LDM, STM, PUSH
-# and POP of N registers take 1 + N cycles. Load/store timings: a load takes two cycles, one of which a load or store behind
-# it saves. Table of FPU instructions: VLDM, VSTM, VPUSH and VPOP of N words take 1 + N, VLDR and VSTR of a double word 3,
+# and POP of N registers take 1 + N cycles. Load/store timings: a load takes two cycles, or one if a load or store
+# follows. Table of FPU instructions: VLDM, VSTM, VPUSH and VPOP of N words take 1 + N, VLDR and VSTR of a double word 3,
 # VMOV between two core registers and the FPU 2, multiply-accumulates 3, VDIV and VSQRT 14. LLVM knows the last three
 # latencies, for which NOP waits as any instruction does, but lets these instructions overlap with each other.
 

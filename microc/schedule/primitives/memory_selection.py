@@ -66,7 +66,7 @@ def build_arguments(intrin: Intrin, operands: Operands, count: int = 1) -> tuple
     """Build the arguments of a call from the operands that :func:`.unify` found; None if a parameter has none.
 
     ``count``: number of iterations of the loop in the meaning. A pointer is the address of all elements that the meaning accesses
-    then, the first of which is at distance 0."""
+    then; the first is at distance 0."""
     pattern = match_run_pattern(intrin)
     value = intrin.meaning if pattern is None else pattern.store.value
     assert isinstance(value, ir.Expr)

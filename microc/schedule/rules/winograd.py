@@ -229,7 +229,8 @@ def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square,
 def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """Return the squares that divide tiles and channels, and whose sums, weights and broadcast inputs fit the
     registers."""
-    registers = target.core.vectors if target.has("vectors") else target.core.costs.float_registers + 2
+    scalars = target.core.costs.float_registers + 2  # the costs leave out two
+    registers = target.core.vectors if target.has("vectors") else scalars
     tiles, columns = (
         _row_tiles_and_input_channels(start)[0],
         find_buffer(start.func, ACC).shape[-1] // _input_and_output_lanes(start, target)[1],
