@@ -73,7 +73,7 @@ def test_files_that_state_no_size_are_read_within_the_bound() -> None:
     [
         "x =",
         "x = " + "9" * 5000,
-        "x = " + "[" * 900 + "]" * 900,
+        "x = " + "[" * 100_000 + "]" * 100_000,
         "a" + ".a" * 20_000 + " = 1",
         "[a" + " . 'b'" * 70 + "]",
     ],

@@ -139,7 +139,7 @@ class Selector:
         """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
-        counts = self.count_shared(value) if dtypes.is_float(value.dtype) else self.count(value)
+        counts = self.count_shared(value) if self._is_in_fpu(value.dtype) else self.count(value)
         if buffer.scope == "register":
             return counts
         if self._is_in_fpu(buffer.dtype):
