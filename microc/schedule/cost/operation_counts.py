@@ -69,12 +69,14 @@ class Selector:
         return entry[1]
 
     def count_shared(self, expr: ir.Expr) -> Operations:
-        """Count the operations that compute a value if equal subexpressions are computed only once."""
+        """Count the operations that compute a value if equal subexpressions are computed only once.
+
+        A select between a computed value and a constant is one part: the operations of its operands count in part."""
         counts: Counter[str] = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
             counts.update(self.count(part))
-            if not isinstance(part, (ir.Load, ir.AddressOf)):
+            if not isinstance(part, (ir.Load, ir.AddressOf)) and not self._is_guarded_select(part):
                 for operand in children(part):
                     counts.subtract(self.count(operand))
                     if operand not in seen:
@@ -105,12 +107,12 @@ class Selector:
                 return self._count_cast(dtype, a)
             case ir.Un(_, a):
                 return _sum(self.count(a), self._count_add_or_compare(expr.dtype, "add"))
-            case ir.Select(condition, a, b):
-                return self._count_select(condition, a, b)
+            case ir.Select():
+                return self._count_select(expr)
             case ir.Call(name, args):
                 loop = self._intrinsic_loop_operations(name, args)
                 return _sum(self.count_call(name, expr.dtype), loop, *map(self.count, args))
-            case ir.Bin("and" | "or", a, b):
+            case ir.Bin("and" | "or"):
                 return self.count_branch(expr)
             case ir.Bin():
                 return self._count_binary(expr)
@@ -139,7 +141,7 @@ class Selector:
         """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
-        counts = self.count_shared(value) if self._is_in_fpu(value.dtype) else self.count(value)
+        counts = self.count_shared(value) if dtypes.is_float(value.dtype) else self.count(value)
         if buffer.scope == "register":
             return counts
         if self._is_in_fpu(buffer.dtype):
@@ -274,16 +276,20 @@ class Selector:
             return _sum(body.counts())
         return _sum({"float": int(self.target.has("fpu"))}, {"alu": 1 if source_dtype == "bfloat16" else 10})
 
-    def _count_select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
+    def _is_guarded_select(self, expr: ir.Expr) -> bool:
+        """Test whether an expression selects between a computed float and a constant, without an FPU: a branch around calls of
+        the library."""
+        if not isinstance(expr, ir.Select) or not dtypes.is_float(expr.dtype) or self._is_in_fpu(expr.dtype):
+            return False
+        return isinstance(expr.a, ir.Const) != isinstance(expr.b, ir.Const)
+
+    def _count_select(self, select: ir.Select) -> Operations:
         """Count the operations of a select and of its operands.
 
         Two cheap values are selected by predicated instructions, if the core has them. A value that needs a load is
         computed behind a branch, in half of all cases."""
-        if (
-            dtypes.is_float(a.dtype)
-            and not self._is_in_fpu(a.dtype)
-            and isinstance(a, ir.Const) != isinstance(b, ir.Const)
-        ):
+        condition, a, b = select.condition, select.a, select.b
+        if self._is_guarded_select(select):
             return self._count_guarded_value(condition, b if isinstance(a, ir.Const) else a)
         left, right = self.count(a), self.count(b)
         if self._is_in_fpu(a.dtype):
