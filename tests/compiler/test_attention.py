@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,19 +37,29 @@ def arena(module: Module) -> int:
     return module.plan.size
 
 
+@cache
 def compiled(**options: Any) -> Module:
     return compile_model(network(), M4, Options(**options))
 
 
-def without_blocks(monkeypatch: pytest.MonkeyPatch) -> Module:
-    with monkeypatch.context() as patch:
+@cache
+def without_blocks() -> Module:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("microc.compiler.fit.moves.find_attention", lambda graph: [])
-        return compiled()
+        return compile_model(network(), M4, Options())
 
 
-def test_blocks_make_the_arena_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plain, balanced = without_blocks(monkeypatch), compiled(dump=tmp_path)
-    assert "loop(" in (tmp_path / "attention.txt").read_text()
+@pytest.fixture(scope="module")
+def balanced(tmp_path_factory: pytest.TempPathFactory) -> Module:
+    """The network with its choice, which is written to a folder."""
+    folder = tmp_path_factory.mktemp("dump")
+    module = compile_model(network(), M4, Options(dump=folder))
+    assert "loop(" in (folder / "attention.txt").read_text()
+    return module
+
+
+def test_blocks_make_the_arena_smaller(balanced: Module) -> None:
+    plain = without_blocks()
     assert arena(balanced) < 0.65 * arena(plain)
     assert [call.op for call in balanced.calls] == ["loop", "transpose"]
     share = balanced.instructions / plain.instructions
@@ -58,17 +68,17 @@ def test_blocks_make_the_arena_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert arena(speed) <= arena(plain) and arena(compiled(optimize="size")) <= arena(balanced)
 
 
-def test_numbers_are_those_of_the_operators() -> None:
+def test_numbers_are_those_of_the_operators(balanced: Module) -> None:
     graph = network()
     library = microc.compile(graph, "cortex-m4")
-    assert compile_model(graph, M4, Options()).calls[0].op == "loop"
+    assert balanced.calls[0].op == "loop"
     inputs = random_inputs(graph)
     expected = evaluate(optimise_graph(graph, Options()), inputs)[0][0]
     np.testing.assert_allclose(library(*inputs.values()), expected, rtol=2e-6, atol=1e-6)
 
 
-def test_what_must_fit_takes_the_smallest_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, balanced = without_blocks(monkeypatch), compiled()
+def test_what_must_fit_takes_the_smallest_blocks(balanced: Module) -> None:
+    plain = without_blocks()
     least = compiled(ram=arena(balanced) + 256)
     assert arena(least) <= arena(balanced) + 256 < arena(plain)
     with pytest.raises(FitError):

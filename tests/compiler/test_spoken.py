@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import microc
@@ -10,7 +13,7 @@ from microc.cli import main
 from microc.compiler.interaction import convert_flags_to_keywords
 from microc.compiler.options import make_options
 from microc.errors import FitError, UsageError
-from tests.support import digits
+from microc.graph.file import to_bytes
 
 
 @pytest.mark.parametrize(
@@ -32,11 +35,17 @@ def test_flags_become_keywords(flags: str, keywords: str) -> None:
     assert convert_flags_to_keywords(flags) == keywords == convert_flags_to_keywords(keywords)
 
 
-def test_whoever_asks_is_answered_in_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_whoever_asks_is_answered_in_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = microc.GraphBuilder()
+    weight, bias = net.constant("w", np.ones((64, 64), np.float32)), net.constant("b", np.zeros(64, np.float32))
+    graph = net.graph(
+        "net", {"y": net.op("dense", net.op("dense", net.input("x", (1, 64)), weight, bias), weight, bias)}
+    )
+    (tmp_path / "net.mcg").write_bytes(to_bytes(graph))
     with pytest.raises(FitError) as caught:
-        microc.compile(digits.INT8, board="mps2-an386", ram=100)
-    assert "ram=600" in caught.value.hint and "io_in_arena=False" in caught.value.hint and "--" not in caught.value.hint
-    main(["compile", str(digits.INT8), "--board", "mps2-an386", "--ram", "100", "-o", "unused"])
+        microc.compile(tmp_path / "net.mcg", board="mps2-an386", ram=300)
+    assert "ram=512" in caught.value.hint and "io_in_arena=False" in caught.value.hint and "--" not in caught.value.hint
+    main(["compile", str(tmp_path / "net.mcg"), "--board", "mps2-an386", "--ram", "300", "-o", "unused"])
     assert "--io caller" in capsys.readouterr().err
 
 

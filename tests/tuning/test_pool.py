@@ -118,7 +118,8 @@ def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.Monkey
 
 def test_the_search_ends_where_no_place_is_left() -> None:
     database = Database()
-    tuner = Tuner(tasks(), MeterPool([("A", Failing(2)), ("B", Failing(1))]), database, model=AnalyticModel())
+    pool = MeterPool([("A", Failing(2)), ("B", Failing(1))])
+    tuner = Tuner(tasks(), pool, database, model=AnalyticModel(), search="random")
     with pytest.raises(DeviceError, match="all 2 boards or processes that measure have failed") as caught:
         tuner.run(SearchLimits(200))
     assert "A: the port is gone" in caught.value.hint and "B: the port is gone" in caught.value.hint

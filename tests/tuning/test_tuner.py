@@ -106,7 +106,7 @@ def test_a_second_run_goes_on_where_the_first_ended() -> None:
 
 def test_trials_go_where_there_is_time_to_win() -> None:
     runner = Estimating()
-    tuner = Tuner(tasks(), runner, Database(), model=AnalyticModel())
+    tuner = Tuner(tasks(), runner, Database(), model=AnalyticModel(), search="random")
     tuner.run(SearchLimits(60))
     assert all(kernel.default is not None for kernel in tuner.kernels)
     heavy = max(tuner.kernels, key=lambda k: (k.default or 0) * len(k.task.layers))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ ROW_BY_ROW = 650
 """Bytes of arena in which the digits fit only so."""
 
 
+@cache
 def compiled(**options: Any) -> Any:
     return compile_model(digits.INT8, CORE, Options(**options))
 
