@@ -39,13 +39,11 @@ def test_what_a_mnemonic_is() -> None:
     assert {"smlad", "smlabt", "sxtb16", "smmlar", "ssat", "usat", "pkhbt", "vmladava", "vqrdmulhq", "vcvtr"} <= found
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in sorted(chain(PACKAGE.rglob("*.py"), PACKAGE.rglob("*.md"))) if not p.name.startswith("arm")],
-    ids=lambda p: str(p.relative_to(PACKAGE)),
-)
-def test_arm_instructions_stand_in_their_files_alone(path: Path) -> None:
-    assert not [m[0] for m in MNEMONIC.finditer(path.read_text(encoding="utf-8"))]
+def test_arm_instructions_stand_in_their_files_alone() -> None:
+    paths = [p for p in chain(PACKAGE.rglob("*.py"), PACKAGE.rglob("*.md")) if not p.name.startswith("arm")]
+    assert len(paths) > 400
+    for path in paths:
+        assert not [m[0] for m in MNEMONIC.finditer(path.read_text(encoding="utf-8"))], path
 
 
 OTHERS = [name for name, core in CORES.items() if core.family not in ("arm", "aarch64", "armv7a")]
@@ -90,10 +88,9 @@ def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
     assert not {name for name in words - CORES[cpu].has if not asked.match(name)}
 
 
-@pytest.mark.parametrize("name", SCALAR)
-def test_words_of_the_vocabulary_are_whole(name: str) -> None:
-    intrin = SCALAR[name]
-    assert intrin.name == name and {label for label, *_ in intrin.limits} <= {p.name for p in intrin.params}
+def test_words_of_the_vocabulary_are_whole() -> None:
+    for name, intrin in SCALAR.items():
+        assert intrin.name == name and {label for label, *_ in intrin.limits} <= {p.name for p in intrin.params}, name
 
 
 def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:

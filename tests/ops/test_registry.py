@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,11 +13,7 @@ from microc.tir import ir
 from microc.tir.rewrite import walk_expr
 from microc.transform.fuse import MANDATORY
 from tests.ops.harness import check_expression, check_inference, named_cases
-
-
-def _cases(definitions: Iterable[OpDef]) -> list[Any]:
-    return [pytest.param(definition, case, id=name) for name, definition, case in named_cases(list(definitions))]
-
+from tests.support.campaign import table_row
 
 _OPERATORS = tuple(registry().values())
 OFTEN = 15
@@ -51,11 +46,11 @@ def _often(definition: OpDef, case: Case) -> bool:
     return len(places) > 1 or sum(part in args for part in parts if isinstance(part, ir.Var)) > OFTEN
 
 
-@pytest.mark.parametrize(("definition", "case"), _cases(_OPERATORS))
-def test_inference(definition: OpDef, case: Case) -> None:
-    check_inference(definition, case)
-
-
-@pytest.mark.parametrize(("definition", "case"), _cases(d for d in _OPERATORS if not d.composed))
-def test_expression(definition: OpDef, case: Case) -> None:
-    check_expression(definition, case)
+@pytest.mark.parametrize("definition", _OPERATORS, ids=lambda definition: definition.name)
+def test_cases_equal_the_reference(definition: OpDef) -> None:
+    """Inferred shapes and dtypes of every operator, and what the expressions of those that are not composed compute."""
+    for name, _, case in named_cases([definition]):
+        with table_row(name):
+            check_inference(definition, case)
+            if not definition.composed:
+                check_expression(definition, case)

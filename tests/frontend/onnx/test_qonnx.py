@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from microc.errors import MicrocError, UnsupportedError
 from microc.frontend.onnx.reader import read_onnx
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
+from tests.support.campaign import table_row
 
 onnx = pytest.importorskip("onnx")
 DOMAIN = "qonnx.custom_op.general"
@@ -53,20 +55,18 @@ def quantize_by_definition(scale: Any, zero: float, bits: int, signed: bool, nar
 
 
 @pytest.mark.parametrize("mode", ROUND)
-@pytest.mark.parametrize(
-    ("bits", "signed", "narrow"), [(1, 1, 0), (2, 1, 1), (4, 0, 0), (8, 1, 0), (8, 0, 1), (20, 1, 0)]
-)
-@pytest.mark.parametrize(
-    ("scale", "zero"), [(0.25, 0), (0.25, 1), (0.25, 2), (0.1, 0), (PER_ROW, 0)], ids=["", "1", "2", "s", "r"]
-)
 @pytest.mark.parametrize("is_constant", [False, True])
-def test_quant(mode: str, bits: int, signed: bool, narrow: bool, scale: Any, zero: float, is_constant: bool) -> None:
-    graph = read(model("Quant", [scale, zero, bits], is_constant, signed=signed, narrow=narrow, rounding_mode=mode))
+def test_quant(mode: str, is_constant: bool) -> None:
     data = np.zeros_like(X) if is_constant else X
-    (output,), _ = evaluate(graph, {graph.inputs[0]: data})
-    np.testing.assert_allclose(
-        output, quantize_by_definition(scale, zero, bits, signed, narrow, mode), rtol=1e-6, atol=1e-6
-    )
+    types = [(1, 1, 0), (2, 1, 1), (4, 0, 0), (8, 1, 0), (8, 0, 1), (20, 1, 0)]
+    for row in product(types, [(0.25, 0), (0.25, 1), (0.25, 2), (0.1, 0), (PER_ROW, 0)]):
+        ((bits, signed, narrow), (scale, zero)) = row
+        with table_row(row):
+            content = model("Quant", [scale, zero, bits], is_constant, signed=signed, narrow=narrow, rounding_mode=mode)
+            graph = read(content)
+            (output,), _ = evaluate(graph, {graph.inputs[0]: data})
+            wanted = quantize_by_definition(scale, zero, bits, bool(signed), bool(narrow), mode)
+            np.testing.assert_allclose(output, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("is_constant", [False, True])
