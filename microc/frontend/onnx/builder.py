@@ -44,6 +44,14 @@ class StoredTensor:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
         return StoredTensor(np.ascontiguousarray(self.data.transpose(axes)), quant)
 
+    def take(self, indices: Sequence[int], axis: int) -> StoredTensor:
+        """Return the slices at ``indices`` along ``axis``, with their scales if these belong to the axis."""
+        quant = self.quant
+        if quant is not None and quant.axis == axis:
+            scales, zeros = (tuple(numbers[k] for k in indices) for numbers in (quant.scale, quant.zero_point))
+            quant = Quant(scales, zeros, axis) if len(indices) > 1 else Quant(scales, zeros)
+        return StoredTensor(np.ascontiguousarray(self.data.take(indices, axis)), quant)
+
     def reshape(self, new_shape: tuple[int, ...]) -> StoredTensor | None:
         """Return the same elements in shape ``new_shape``.
 

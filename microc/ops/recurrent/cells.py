@@ -83,6 +83,19 @@ class RecurrentLayer:
         """Return the type of the operand with this name."""
         return self.graph.types[self.operands[operand]]
 
+    def find_constant(self, operand: str) -> tuple[Array, Quant | None] | None:
+        """Return the data of a constant operand, or of the constant that it dequantises, with their quantisation.
+
+        Return None if the operand is computed."""
+        name, consts = self.operands[operand], self.graph.consts
+        if name in consts:
+            return consts[name], self.graph.types[name].quant
+        maker = next((node for node in self.graph.nodes if name in node.outputs), None)
+        if maker is None or maker.op != "dequantize" or maker.inputs[0] not in consts:
+            return None
+        quant = Quant(maker.attr("scale"), maker.attr("zero_point"), maker.attr("axis"))
+        return consts[maker.inputs[0]], quant
+
     @property
     def gates(self) -> str:
         return str(self.attr("gates")) if self.node.op != "rnn" else "h"
@@ -115,6 +128,15 @@ class RecurrentLayer:
         return self.type("data").dtype == "float32"
 
 
+def _split_scales(quant: Quant, row_count: int) -> tuple[Quant, Quant]:
+    """Return the quantisations of the first ``row_count`` rows, and of the others, of a tensor with a scale for each
+    row."""
+    first, second = slice(row_count), slice(row_count, None)
+    return replace(quant, scale=quant.scale[first], zero_point=quant.zero_point[first]), replace(
+        quant, scale=quant.scale[second], zero_point=quant.zero_point[second]
+    )
+
+
 # ---- Builder of the body of a layer's loop.
 
 
@@ -144,7 +166,7 @@ class StepBuilder:
         if self.has_input_sums:
             return self.row
         bias = [self.add_operand("bias")] if self.has_operand("bias") else []
-        return self.emit_dense(self.row, self.add_matrix("weights"), *bias)
+        return self.emit_dense(self.row, self.add_operand("weights"), *bias)
 
     # ---- Operands.
 
@@ -154,31 +176,32 @@ class StepBuilder:
 
     def add_operand(self, operand: str) -> str:
         """Add an operand to the body, as a constant or as an input that the loop captures; return its name."""
-        name, type_ = self.layer.operands[operand], self.layer.type(operand)
-        if name in self.layer.graph.consts:
-            stem = "weights" if operand in ("weights", "recurrent") else operand
-            return self.body.add_constant(stem, self.layer.graph.consts[name], type_.quant)
-        self.captured.append(name)
-        return self.body.add_input(operand, type_)
+        constant = self.layer.find_constant(operand)
+        if constant is not None:
+            return self._add_constant(operand, *constant)
+        self.captured.append(self.layer.operands[operand])
+        return self.body.add_input(operand, self.layer.type(operand))
 
-    def add_matrix(self, operand: str) -> str:
-        """Add a matrix of weights to the body; return its name. Integer weights of float data are dequantised."""
-        weights = self.add_operand(operand)
-        quant = self.body.types[weights].quant
+    def _add_constant(self, operand: str, data: Array, quant: Quant | None) -> str:
+        """Add a constant to the body; return its name. Integers of a float layer are dequantised."""
+        name = self.body.add_constant("weights" if operand == "recurrent" else operand, data, quant)
         if quant is None or not self.layer.is_float:
-            return weights
-        real = self.body.emit("dequantize", (weights,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
+            return name
+        real = self.body.emit("dequantize", (name,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
         self._dequantised.add(real)
         return real
 
     def split_operand(self, operand: str, row_count: int) -> tuple[str, str]:
         """Add the first ``row_count`` rows of an operand and its other rows; return both names. Rows of a constant are
         constants."""
-        shape = self.layer.type(operand).shape
-        data = self.layer.graph.consts.get(self.layer.operands[operand])
-        if data is not None:
-            first, second = (self.body.add_constant("weights", part) for part in np.split(data, [row_count]))
+        constant = self.layer.find_constant(operand)
+        if constant is not None:
+            data, quant = constant
+            quants = (quant, quant) if quant is None or quant.axis != 0 else _split_scales(quant, row_count)
+            parts = zip(np.split(data, [row_count]), quants, strict=True)
+            first, second = (self._add_constant("weights", part, scales) for part, scales in parts)
             return first, second
+        shape = self.layer.type(operand).shape
         whole, strides = self.add_operand(operand), (1,) * len(shape)
         begin, middle = (0,) * len(shape), (row_count, *(0,) * (len(shape) - 1))
         first = self.body.emit("slice", (whole,), begin=begin, end=(row_count, *shape[1:]), strides=strides)
@@ -270,7 +293,7 @@ class StepBuilder:
 
 def _emit_rnn_step(step: StepBuilder) -> tuple[str, ...]:
     """Emit h' = f(W x + R h + b); return the new hidden state."""
-    sums, products = step.emit_input_sums(), step.emit_dense(step.states[0], step.add_matrix("recurrent"))
+    sums, products = step.emit_input_sums(), step.emit_dense(step.states[0], step.add_operand("recurrent"))
     return (step.activate(0, step.emit_sum(sums, products, GATE_SUM_QUANT)),)
 
 
@@ -300,7 +323,7 @@ def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
     hidden, cell = step.states
     layer, cell_quant = step.layer, step.layer.type("cell").quant or ACTIVATION_QUANT
     sums = step.emit_input_sums()
-    sums = step.emit_sum(sums, step.emit_dense(hidden, step.add_matrix("recurrent")), GATE_SUM_QUANT)
+    sums = step.emit_sum(sums, step.emit_dense(hidden, step.add_operand("recurrent")), GATE_SUM_QUANT)
 
     def emit_gate(gate: str, cell_state: str) -> str:
         value = step.slice_gate(sums, gate)
@@ -323,7 +346,7 @@ def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
     hidden = step.emit_quantised("mul", (bent, leave), hidden_type.quant or ACTIVATION_QUANT, hidden_type.dtype)
     if step.has_operand("projection"):
         bias = (step.add_operand("projection_bias"),) if step.has_operand("projection_bias") else ()
-        projected = step.emit_dense(hidden, step.add_matrix("projection"), *bias)
+        projected = step.emit_dense(hidden, step.add_operand("projection"), *bias)
         hidden = step.clip(projected, layer.attr("projection_clip"))
     return hidden, cell
 

@@ -212,7 +212,7 @@ def unroll_layer(node: Node, graph: Graph) -> Legalized:
     if graph.types[node.inputs[1]].dtype != "float32":
         return expand_layer(node, graph)
     others = {name: data for name, data in graph.consts.items() if name not in node.inputs}
-    return expand_layer(node, replace(graph, consts=others))
+    return expand_layer(node, replace(graph, consts=others).with_nodes((node,)))
 
 
 def _require_constant_integers(layer: RecurrentLayer) -> None:
@@ -236,7 +236,8 @@ def _emit_products_of_all_steps(rewrite: Rewrite, layer: RecurrentLayer, data: s
     rewrite.emit("reshape", (data,), flat, {"shape": rewrite.type(flat).shape})
     operands = [layer.operands[name] for name in ("weights", "bias") if name in layer.operands]
     products = rewrite.add_value("products", (first * second, width), "float32")
-    rewrite.emit("dense", (flat, *operands), products, {"rounding": ""})
+    dynamic: Mapping[str, Attr] = {"dynamic": layer.attr("dynamic")} if layer.attr("dynamic") else {}
+    rewrite.emit("dense", (flat, *operands), products, {"rounding": "", **dynamic})
     sums = rewrite.add_value("sums", sums_type.shape, "float32")
     return rewrite.emit("reshape", (products,), sums, {"shape": sums_type.shape})
 

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import microc
 from microc.base.dtypes import Array
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise_graph
 from microc.errors import ModelError
 from microc.graph.ir import Graph
+from microc.graph.text import nested_graphs
+from microc.transform.canonicalise import EXPAND_PASS
+from microc.transform.pass_context import PassContext
 from tests.compiler.control.test_function import compiled
-from tests.frontend.onnx_model import expected, node, proto, read
+from tests.frontend.onnx_model import evaluate, expected, node, proto, read
 
 STEPS, BATCH, DEPTH, UNITS = 6, 2, 5, 3
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -152,3 +158,71 @@ def arena(graph: Graph) -> int:
     program = microc.compile(graph, board="mps2-an386")
     assert isinstance(program, microc.Program)
     return int(program.report()["arena"])
+
+
+def quantise_weights(made: Any, per_row: bool) -> Any:
+    """Replace W, R and B by DequantizeLinear of int8, with one scale each, or one for each row of W and R."""
+    arrays = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
+    nodes = []
+    for name in ("W", "R", "B"):
+        real, axis = arrays.pop(name), 1 if per_row and name != "B" else None
+        scale = np.abs(real).max(axis=None if axis is None else (0, 2)).astype(np.float32) / np.float32(127)
+        levels = np.rint(real / (scale if axis is None else scale[:, None])).astype(np.int8)
+        arrays |= {f"{name}_q": levels, f"{name}_s": scale}
+        nodes.append(node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [name], **({"axis": axis} if axis else {})))
+    outputs = [each.name for each in made.graph.output]
+    return proto([*nodes, *made.graph.node], {"x": (STEPS, BATCH, DEPTH)}, arrays, outputs, opset=14)
+
+
+@pytest.mark.parametrize(
+    ("code", "operands", "attrs"),
+    [
+        ("LSTM", "b", {"direction": "bidirectional"}),
+        ("LSTM", "bp", {"input_forget": 1}),
+        ("GRU", "b", {}),
+        ("GRU", "b", {"linear_before_reset": 1}),
+        ("RNN", "b", {}),
+    ],
+)
+@pytest.mark.parametrize("per_row", [False, True])
+def test_dequantised_weights_stay_integers_in_flash(
+    code: str, operands: str, attrs: Mapping[str, Any], per_row: bool
+) -> None:
+    """The file's formula in floats, and a byte for each weight: constants of the loop are int8 with their scales."""
+    made = quantise_weights(model(code, operands, **attrs), per_row)
+    expanded = EXPAND_PASS.function(read(made), PassContext())
+    for got, want in zip(evaluate(expanded, [data()]), expected(made, [data()]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for body in nested_graphs(expanded):
+        matrices = [node.inputs[1] for node in body.nodes if node.op == "dense"]
+        makers = body.producer()
+        assert matrices
+        assert all(body.consts[makers[name].inputs[0]].dtype == np.int8 for name in matrices)
+
+
+@pytest.mark.parametrize(("zero", "per_row", "sides"), [(0, True, 2), (128, False, 1), (120, True, 1)])
+@pytest.mark.parametrize("hybrid", ["float", "dynamic"])
+def test_dynamically_quantised_lstm(zero: int, per_row: bool, sides: int, hybrid: str) -> None:
+    """Within 0.01 of onnxruntime, which quantises all steps of the data by one scale, of 1 / 255 of their range. int8
+    weights have 7 bits, since its products of uint8 and int8 saturate on computers without VNNI."""
+    rng = np.random.default_rng(6)
+    shape, low, high = ((sides, 4 * UNITS) if per_row else (sides,)), *((0, 256) if zero else (-64, 64))
+    dtype = np.uint8 if zero else np.int8
+    arrays = {
+        "w": rng.integers(low, high, (sides, DEPTH, 4 * UNITS)).astype(dtype),
+        "r": rng.integers(low, high, (sides, UNITS, 4 * UNITS)).astype(dtype),
+        **{name: rng.uniform(0.002, 0.004, shape).astype(np.float32) for name in ("ws", "rs")},
+        **{name: np.full(shape, zero, dtype) for name in ("wz", "rz")},
+        "b": rng.normal(scale=0.2, size=(sides, 8 * UNITS)).astype(np.float32),
+    }
+    names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+    direction = "bidirectional" if sides == 2 else "forward"
+    layer = node("DynamicQuantizeLSTM", names, domain="com.microsoft", hidden_size=UNITS, direction=direction)
+    made, x = proto([layer], {"x": (STEPS, BATCH, DEPTH)}, arrays, ["y"]), data()
+    graph = optimise_graph(read(made), Options(hybrid=hybrid))
+    dtypes = {
+        body.types[each.inputs[0]].dtype for body in nested_graphs(graph) for each in body.nodes if each.op == "dense"
+    }
+    assert dtypes == ({"int16"} if hybrid == "dynamic" else {"float32"})
+    (found,) = evaluate(graph, [x])
+    np.testing.assert_allclose(found, expected(made, [x])[0], atol=0.01)

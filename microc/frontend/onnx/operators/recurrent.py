@@ -10,9 +10,10 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import ConverterTable, OpContext
 from microc.frontend.signature import Floats, SameDtype, Strings, Value
-from microc.graph.ir import Attr
+from microc.graph.ir import Attr, Quant
 
 CONVERTERS = ConverterTable()
 
@@ -88,12 +89,9 @@ class RecurrentAttributes:
 
 
 @frozen
-class RecurrentOperands:
-    """Operands of RNN, GRU and LSTM: data, input weights, state weights, bias, lengths of sequences, hidden state."""
+class OptionalOperands:
+    """Operands that RNN, GRU and LSTM may have: bias, lengths of sequences, hidden state."""
 
-    x: Value
-    w: SameDtype
-    r: SameDtype
     b: SameDtype | None
     sequence_lens: Value | None
     initial_h: SameDtype | None
@@ -103,25 +101,30 @@ class RecurrentOperands:
 class Layer:
     """A recurrent layer in one direction or both.
 
-    ``op``: microc's operator. ``initial_c``, ``p``: cell state and peepholes of an LSTM. ``input_forget``: its forget
-    gate is one minus its input gate. ``linear_before_reset``: the reset gate of a GRU multiplies the state's product."""
+    ``op``: microc's operator. ``w``, ``r``: for each direction the input weights (G H, D) and state weights (G H, H).
+    ``initial_c``, ``p``: cell state and peepholes of an LSTM. ``input_forget``: its forget gate is one minus its input
+    gate. ``linear_before_reset``: the reset gate of a GRU multiplies the state's product.
+    ``is_dynamic``: the rows of data and state are quantised at run time."""
 
     op: str
-    operands: RecurrentOperands
+    x: Value
+    w: Sequence[Value]
+    r: Sequence[Value]
+    operands: OptionalOperands
     attributes: RecurrentAttributes
     initial_c: Value | None = None
     p: Value | None = None
     input_forget: bool = False
     linear_before_reset: bool = False
+    is_dynamic: bool = False
 
     @property
     def directions(self) -> tuple[str, ...]:
-        is_both = self.attributes.direction == "bidirectional"
-        return ("forward", "reverse") if is_both else (self.attributes.direction,)
+        return _list_directions(self.attributes)
 
     @property
     def unit_count(self) -> int:
-        return self.operands.r.shape[2]
+        return self.r[0].shape[1]
 
     @property
     def time_axis(self) -> int:
@@ -129,28 +132,68 @@ class Layer:
         return 1 if self.attributes.layout else 0
 
 
+def _list_directions(attributes: RecurrentAttributes) -> tuple[str, ...]:
+    """Return the directions of a layer, in the order of its matrices of weights."""
+    return ("forward", "reverse") if attributes.direction == "bidirectional" else (attributes.direction,)
+
+
+def _split_directions(context: OpContext, name: str, weights: Value, attributes: RecurrentAttributes) -> list[Value]:
+    """Return the matrix of each direction of the weights ``name`` (directions, G H, K)."""
+    count = len(_list_directions(attributes))
+    if weights.rank != 3 or weights.shape[0] != count:
+        context.broken(
+            f"{name} has shape {weights.shape}, expected three axes and {count} matrices of weights for direction "
+            f"{attributes.direction!r}"
+        )
+    return [_slice_direction(context, weights, k) for k in range(count)]
+
+
 @CONVERTERS.register("RNN", dtypes=("float32",))
-def convert_rnn(context: OpContext, operands: RecurrentOperands, *, attributes: RecurrentAttributes) -> None:
+def convert_rnn(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    operands: OptionalOperands,
+    *,
+    attributes: RecurrentAttributes,
+) -> None:
     """Convert RNN."""
-    _write_layer(context, Layer("rnn", operands, attributes))
+    w_matrices, r_matrices = (
+        _split_directions(context, "W", w, attributes),
+        _split_directions(context, "R", r, attributes),
+    )
+    _write_layer(context, Layer("rnn", x, w_matrices, r_matrices, operands, attributes))
 
 
 @CONVERTERS.register("GRU", dtypes=("float32",))
 def convert_gru(
     context: OpContext,
-    operands: RecurrentOperands,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    operands: OptionalOperands,
     *,
     linear_before_reset: bool = False,
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert GRU."""
-    _write_layer(context, Layer("gru", operands, attributes, linear_before_reset=linear_before_reset))
+    w_matrices, r_matrices = (
+        _split_directions(context, "W", w, attributes),
+        _split_directions(context, "R", r, attributes),
+    )
+    _write_layer(
+        context, Layer("gru", x, w_matrices, r_matrices, operands, attributes, linear_before_reset=linear_before_reset)
+    )
 
 
 @CONVERTERS.register("LSTM", dtypes=("float32",))
 def convert_lstm(
     context: OpContext,
-    operands: RecurrentOperands,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    operands: OptionalOperands,
     initial_c: SameDtype | None,
     p: SameDtype | None,
     *,
@@ -158,7 +201,11 @@ def convert_lstm(
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert LSTM."""
-    _write_layer(context, Layer("lstm", operands, attributes, initial_c, p, input_forget))
+    w_matrices, r_matrices = (
+        _split_directions(context, "W", w, attributes),
+        _split_directions(context, "R", r, attributes),
+    )
+    _write_layer(context, Layer("lstm", x, w_matrices, r_matrices, operands, attributes, initial_c, p, input_forget))
 
 
 @CONVERTERS.register("DynamicQuantizeLSTM", dtypes=("float32",), domain="com.microsoft")
@@ -167,9 +214,7 @@ def convert_dynamic_quantize_lstm(
     x: Value,
     w: Array,
     r: Array,
-    b: SameDtype | None,
-    sequence_lens: Value | None,
-    initial_h: SameDtype | None,
+    operands: OptionalOperands,
     initial_c: SameDtype | None,
     p: SameDtype | None,
     w_scale: Array,
@@ -180,32 +225,40 @@ def convert_dynamic_quantize_lstm(
     input_forget: bool = False,
     attributes: RecurrentAttributes,
 ) -> None:
-    """Convert DynamicQuantizeLSTM to an LSTM in float32 with weights dequantised at compile time.
+    """Convert DynamicQuantizeLSTM to an LSTM in float32 with dequantised weights.
 
-    ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results
-    are closer to those of the trained network."""
-    real_w, real_r = (
-        context.new_constant(f"{context.output()}_weight", _dequantise_lstm_weights(context, *operands))
-        for operands in ((w, w_scale, w_zero_point), (r, r_scale, r_zero_point))
-    )
-    operands = RecurrentOperands(x, real_w, real_r, b, sequence_lens, initial_h)
-    _write_layer(context, Layer("lstm", operands, attributes, initial_c, p, input_forget))
+    ONNX Runtime's operator also quantises data and state at every time step, as ``--hybrid dynamic`` does, by a scale for
+    each row. The float32 LSTM does not, so its results are closer to those of the trained network."""
+    w_matrices = _split_quantised_directions(context, w, w_scale, w_zero_point, attributes)
+    r_matrices = _split_quantised_directions(context, r, r_scale, r_zero_point, attributes)
+    layer = Layer("lstm", x, w_matrices, r_matrices, operands, attributes, initial_c, p, input_forget, is_dynamic=True)
+    _write_layer(context, layer)
 
 
-def _dequantise_lstm_weights(context: OpContext, weights: Array, scales: Array, zero_points: Array | None) -> Array:
-    """Return the dequantised weights of DynamicQuantizeLSTM in the layout of LSTM, (directions, 4 * hidden, inputs).
+def _split_quantised_directions(
+    context: OpContext, weights: Array, scales: Array, zero_points: Array | None, attributes: RecurrentAttributes
+) -> list[Value]:
+    """Return the weights of each direction of DynamicQuantizeLSTM, dequantised, in the layout of LSTM, (4 * hidden, inputs).
 
     ``weights`` have the layout (directions, inputs, 4 * hidden). There is one scale, and one zero point, for each
-    direction, or for each direction and each of the 4 * hidden columns."""
-    zero = np.zeros_like(scales) if zero_points is None else zero_points
-    if weights.ndim != 3 or scales.shape not in (weights.shape[:1], weights.shape[::2]) or zero.shape != scales.shape:
+    direction, or for each direction and each of the 4 * hidden columns. Weights minus their zero point are int8 if they
+    fit, else int16."""
+    zeros = np.zeros_like(scales, np.int32) if zero_points is None else zero_points.astype(np.int32)
+    count = len(_list_directions(attributes))
+    allowed = ((count,), (count, *weights.shape[2:]))
+    if weights.ndim != 3 or len(weights) != count or scales.shape not in allowed or zeros.shape != scales.shape:
         context.broken(
-            f"got weights of shape {weights.shape} with scales {scales.shape} and zero points {zero.shape}, expected three "
-            f"axes and one scale for each of {weights.shape[:1]} or of {weights.shape[::2]}"
+            f"got weights of shape {weights.shape} with scales {scales.shape} and zero points {zeros.shape}, expected three "
+            f"axes, {count} matrices, and one scale for each of {allowed[0]} or of {allowed[1]}"
         )
-    shape = (weights.shape[0], 1, scales.size // weights.shape[0])
-    real = (weights.astype(np.float32) - zero.astype(np.float32).reshape(shape)) * scales.reshape(shape)
-    return np.ascontiguousarray(real.transpose(0, 2, 1))
+    directions = []
+    for matrix, scale, zero in zip(weights, scales.reshape(count, -1), zeros.reshape(count, -1), strict=True):
+        levels = matrix.T.astype(np.int16) - zero[:, None].astype(np.int16)
+        dtype = np.int8 if levels.min() >= -128 and levels.max() <= 127 else np.int16
+        quant = Quant(tuple(map(float, scale)), (0,) * len(scale), 0 if len(scale) > 1 else None)
+        stored = StoredTensor(np.ascontiguousarray(levels, dtype), quant)
+        directions.append(context.add_stored_tensor(f"{context.output() or context.loc.name}_weight", stored))
+    return directions
 
 
 def _write_layer(context: OpContext, layer: Layer) -> None:
@@ -228,18 +281,15 @@ def _write_layer(context: OpContext, layer: Layer) -> None:
 
 def _check_shapes(context: OpContext, layer: Layer) -> None:
     """Raise ModelError if the operands' shapes are inconsistent."""
-    x, w, r, count = layer.operands.x, layer.operands.w, layer.operands.r, len(layer.directions)
-    if x.rank != 3 or w.rank != 3 or w.shape[0] != count or r.rank != 3:
-        context.broken(
-            f"got data of shape {x.shape}, weights W of shape {w.shape} and R of shape {r.shape}, expected three axes "
-            f"each and {count} matrices of weights for direction {layer.attributes.direction!r}"
-        )
+    x, w, r, count = layer.x, layer.w[0], layer.r[0], len(layer.directions)
+    if x.rank != 3:
+        context.broken(f"got data of shape {x.shape}, expected three axes")
     units, batch = layer.unit_count, x.shape[1 - layer.time_axis]
     rows = _GATE_COUNTS[layer.op] * units
     state = (batch, count, units) if layer.attributes.layout else (count, batch, units)
     expected: Sequence[tuple[str, Value | None, tuple[int, ...]]] = (
-        ("W", w, (count, rows, x.shape[2])),
-        ("R", r, (count, rows, units)),
+        ("W", w, (rows, x.shape[2])),
+        ("R", r, (rows, units)),
         ("B", layer.operands.b, (count, 2 * rows)),
         ("sequence_lens", layer.operands.sequence_lens, (batch,)),
         ("initial_h", layer.operands.initial_h, state),
@@ -257,7 +307,7 @@ def _write_direction(
     """Write the node of one direction; return its rows in order of time, empty if the model does not use them, and its
     last states."""
     operands, is_backwards = layer.operands, layer.directions[direction_index] == "reverse"
-    matrices = [_slice_direction(context, value, direction_index) for value in (operands.w, operands.r)]
+    matrices = [layer.w[direction_index], layer.r[direction_index]]
     initial_states = (operands.initial_h, layer.initial_c) if layer.op == "lstm" else (operands.initial_h,)
     states = [_get_initial_state(context, layer, state, direction_index) for state in initial_states]
     optional = _get_biases(context, layer, direction_index)
@@ -282,13 +332,15 @@ def _write_direction(
     }
     if layer.op == "lstm":
         attrs["gates"] = "iog" if layer.input_forget else "iofg"
+    if layer.is_dynamic:
+        attrs["dynamic"] = "asymmetric"
     if layer.op == "gru":
         attrs["linear_before_reset"] = layer.linear_before_reset
     names = [
         context.builder.make_unique_name(f"{context.loc.name}_{k}")
         for k in ["rows"] * has_rows + ["last"] * len(states)
     ]
-    context.write_node_with_outputs(layer.op, (operands.x, *matrices, *states, *optional.values()), attrs, names)
+    context.write_node_with_outputs(layer.op, (layer.x, *matrices, *states, *optional.values()), attrs, names)
     rows = names.pop(0) if has_rows else ""
     if rows and is_backwards:
         rows = context.emit("reverse", (rows,), {"axes": (layer.time_axis,)})
@@ -300,28 +352,29 @@ def _slice_direction(context: OpContext, value: Value, direction_index: int, dir
 
     ``direction_axis``: the operand's axis of directions, which is removed from the slice."""
     shape = value.shape
-    if value.constant is not None:
-        return context.new_constant(
-            f"{value}_{direction_index}", np.ascontiguousarray(np.take(value.constant, direction_index, direction_axis))
-        )
-    own = context.slice_axis(value, direction_axis, direction_index, direction_index + 1)
-    return context.reshape(own, (*shape[:direction_axis], *shape[direction_axis + 1 :]))
+    rest = (*shape[:direction_axis], *shape[direction_axis + 1 :])
+    stored = context.find_stored_tensor(value)
+    own = None if stored is None else stored.take((direction_index,), direction_axis).reshape(rest)
+    if own is not None:
+        return context.add_stored_tensor(f"{value}_{direction_index}", own)
+    return context.reshape(context.slice_axis(value, direction_axis, direction_index, direction_index + 1), rest)
 
 
 def _slice_rows(context: OpContext, value: Value, part_index: int, part_count: int) -> Value:
     """Return one of ``part_count`` equal parts of a vector or matrix along its first axis."""
     extent = value.shape[0] // part_count
-    if value.constant is not None:
-        data = value.constant[part_index * extent : (part_index + 1) * extent]
-        return context.new_constant(f"{value}_{part_index}", np.ascontiguousarray(data))
-    return context.slice_axis(value, 0, part_index * extent, (part_index + 1) * extent)
+    rows = range(part_index * extent, (part_index + 1) * extent)
+    if (stored := context.find_stored_tensor(value)) is not None:
+        return context.add_stored_tensor(f"{value}_{part_index}", stored.take(rows, 0))
+    return context.slice_axis(value, 0, rows.start, rows.stop)
 
 
 def _drop_forget_gate(context: OpContext, value: Value) -> Value:
     """Return weights or a bias of an LSTM without the rows of the forget gate, the third of four."""
-    if value.constant is not None:
-        parts = np.split(value.constant, 4)
-        return context.new_constant(f"{value}_coupled", np.concatenate((*parts[:2], parts[3])))
+    if (stored := context.find_stored_tensor(value)) is not None:
+        extent = value.shape[0] // 4
+        rows = (*range(2 * extent), *range(3 * extent, 4 * extent))
+        return context.add_stored_tensor(f"{value}_coupled", stored.take(rows, 0))
     return context.emit("concat", [_slice_rows(context, value, k, 4) for k in (0, 1, 3)], {"axis": 0})
 
 
@@ -329,7 +382,7 @@ def _get_initial_state(context: OpContext, layer: Layer, initial_state: Value | 
     """Return the initial state (batch, units) of one direction: a constant of zeros if ``initial_state`` is absent."""
     if initial_state is not None:
         return _slice_direction(context, initial_state, direction_index, 1 if layer.attributes.layout else 0)
-    zeros = np.zeros((layer.operands.x.shape[1 - layer.time_axis], layer.unit_count), np.float32)
+    zeros = np.zeros((layer.x.shape[1 - layer.time_axis], layer.unit_count), np.float32)
     return context.new_constant(f"{context.output() or context.loc.name}_state", zeros)
 
 
