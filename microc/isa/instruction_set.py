@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
+from microc.base.dtypes import nbytes
 from microc.base.immutable import frozen
 from microc.errors import UsageError
 from microc.isa.instruction_order import Pipeline
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
+from microc.tir.names import Lanes, parse_lanes
 from microc.tir.rewrite import substitute
 
 # ---- An intrinsic is a function of the machine-independent vocabulary: a name with a meaning in TIR. An instruction set has a
@@ -127,36 +129,37 @@ class Intrin:
 # ---- Lanes: the body of ``average_u8x4`` or ``average_i32x4`` computes the scalar intrinsic ``average`` in every lane of a word
 # or of a vector. Its meaning follows from that of the scalar, so that a set declares the body alone.
 
-_LANE_FORM = re.compile(r"(\w+?)_((?:i8x4|u8x4|i16x2)|(?:i32x|f32x)(?:vscalex)?\d+)")
-_WORD_LANES = {"i8x4": (8, True), "u8x4": (8, False), "i16x2": (16, True)}
-"""Bits of a lane of a word, and whether it is signed."""
-
 
 @lru_cache(maxsize=4096)
-def split_lane_form(name: str) -> tuple[str, str]:
-    """Split ``average_u8x4`` into the name of a scalar intrinsic and its lanes. The lanes of other names are empty."""
-    match = _LANE_FORM.fullmatch(name)
-    return (match[1], match[2]) if match else (name, "")
+def split_lane_form(name: str) -> tuple[str, Lanes | None]:
+    """Split ``average_u8x4`` into the name of a scalar intrinsic and its lanes. Other names have no lanes."""
+    base, _, suffix = name.rpartition("_")
+    lanes = parse_lanes(suffix)
+    return (name, None) if lanes is None or not base else (base, lanes)
 
 
-def has_lane_form(scalar: Intrin, lanes: str) -> bool:
+def has_lane_form(scalar: Intrin, lanes: Lanes) -> bool:
     """Test whether lanes can compute a scalar intrinsic: its numbers are int32 or, in vectors, float32, as the lanes say."""
-    allowed = ("int32",) if lanes in _WORD_LANES else ("int32", "float32")
-    result = "float32" if lanes.startswith("f32") else "int32"
+    allowed = ("int32",) if lanes.is_narrow else ("int32", "float32")
+    result = "float32" if lanes.dtype == "float32" else "int32"
     return scalar.is_scalar and scalar.result == result and all(p.dtype in allowed for p in scalar.params)
 
 
-def build_lane_form(scalar: Intrin, lanes: str) -> Intrin:
+def build_lane_form(scalar: Intrin, lanes: Lanes) -> Intrin:
     """Build the intrinsic that computes a scalar intrinsic in ``lanes``: those of a word (``u8x4``), or of a vector (``i32x4``,
-    ``f32xvscalex16``). The results in the lanes of a word wrap around."""
-    name, meaning = f"{scalar.name}_{lanes}", scalar.meaning
+    ``f32xvscalex16``). Results in lanes narrower than int32 wrap around."""
+    name, meaning = f"{scalar.name}_{lanes.suffix}", scalar.meaning
     assert isinstance(meaning, Expr)
     params = tuple(param for param in scalar.params if isinstance(param, Var))
-    if lanes not in _WORD_LANES:
-        count, scalable = int(re.findall(r"\d+", lanes)[-1]), "vscale" in lanes
-        vectors = tuple(Var(p.name, vector_dtype(p.dtype, count, scalable)) for p in params)
-        return Intrin(name, (*vectors, *((VL,) if scalable else ())), meaning, count, scalar.limits, scalable=scalable)
-    bits, signed = _WORD_LANES[lanes]
+    if not lanes.is_word:
+        dtypes_of_params = {p: lanes.dtype if lanes.is_narrow else p.dtype for p in params}
+        vectors = tuple(Var(p.name, vector_dtype(dtypes_of_params[p], lanes.count, lanes.scalable)) for p in params)
+        if lanes.is_narrow:
+            numbers: dict[Var, Expr] = {p: Var(p.name, lanes.dtype).astype("int32") for p in params}
+            meaning = substitute(meaning, numbers).astype(lanes.dtype)
+        length = (VL,) if lanes.scalable else ()
+        return Intrin(name, (*vectors, *length), meaning, lanes.count, scalar.limits, scalable=lanes.scalable)
+    bits, signed = 8 * nbytes(lanes.dtype), lanes.dtype.startswith("int")
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
     word: Expr = int32_constant(0)
     for shift in range(0, 32, bits):

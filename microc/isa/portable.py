@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
-from microc.isa.vocabulary.scalar_words import COPIED, MOVED
-from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
+from microc.isa.vocabulary.scalar_words import MOVED
+from microc.isa.vocabulary.vector_lanes import ARITHMETIC, WIDTHS
+from microc.tir.names import SUFFIXES, WORD_LANES
 
 # ---- Costs of library functions, in instructions
 
@@ -174,10 +175,10 @@ def _build_int32_vector_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     yield from _build_shift_bodies(end, vector)
     for op, sign in _COMPARED.items():
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
-    for name in ("i32", *SHORT_WORDS):
+    for name in ("i32", *(word.suffix for word in WORD_LANES)):
         yield f"load_{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
-    for name in SHORT_WORDS:
-        yield f"dup_{name}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
+    for word in WORD_LANES:
+        yield f"dup_{word.suffix}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
     yield from _build_partial_access_bodies("i32", end, vector)
     for dtype, short in MOVED.items():
@@ -244,14 +245,14 @@ TYPES = {
 def build_vector_instruction_body(intrinsic_name: str, c_text: str) -> Body:
     """Build a body that the cost model counts as one vector instruction: a load, a store or arithmetic, according to
     the intrinsic's name."""
-    loads = intrinsic_name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
+    loads = intrinsic_name.startswith(("load", *(f"dup_{word.suffix}" for word in WORD_LANES)))
     kind = "vector_load" if loads else "vector_store" if intrinsic_name.startswith("store") else "vector"
     return Body(c_text, ((kind, 1),))
 
 
 def _build_contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
     """Yield (intrinsic name, C body) for copies of contiguous memory, which call the C library."""
-    for dtype, short in COPIED.items():
+    for dtype, short in SUFFIXES.items():
         size = dtypes.nbytes(dtype)
         loop = BodyLoop("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)

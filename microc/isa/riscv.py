@@ -22,9 +22,9 @@ from microc.isa.instruction_set import (
 )
 from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
 from microc.isa.small_families import REFERENCE, with_unit
-from microc.isa.vocabulary.scalar_words import COPIED
-from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
-from microc.tir.lower.lane_code import SCALABLE_SCALAR_OPS
+from microc.isa.vocabulary.vector_lanes import LEAST, WIDTHS
+from microc.tir.lower.lane_code import SCALABLE_SCALAR_OPS, TYPES
+from microc.tir.names import SUFFIXES
 from microc.tir.symbolic import LENGTH
 
 # ---- Naming helpers: LMUL, types and intrinsic suffixes of ``riscv_vector.h``
@@ -267,7 +267,7 @@ def _build_widening_load_bodies(width: VectorWidth) -> CountedBodies:
     """Yield the C bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
     the first n lanes set the others to zero."""
     end = width.vector("i32")
-    for dtype, short in MEMORY.items():
+    for dtype, short in TYPES.items():
         bits, narrow = (
             dtypes.dtype_parts(dtype).bits,
             f"{short}{register_group_suffix(width, dtypes.dtype_parts(dtype).bits)}",
@@ -293,7 +293,7 @@ def _build_narrowing_store_bodies(width: VectorWidth) -> CountedBodies:
     """Yield the C bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
     lanes or of the first n lanes. Lanes are stored in order."""
     end = width.vector("i32")
-    for dtype, short in MEMORY.items():
+    for dtype, short in TYPES.items():
         bits = dtypes.dtype_parts(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
         values = {name: _format_narrowed_vector(name, width, bits) for name in ("a", "b")}
@@ -340,7 +340,7 @@ writes, so that memory may be moved to a lower address that overlaps it."""
 
 def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Yield (intrinsic name, C body) for copies and fills of contiguous memory."""
-    for dtype, short in COPIED.items():
+    for dtype, short in SUFFIXES.items():
         size = dtypes.nbytes(dtype)
         fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
         elements, common = 128 // size, (("vector_store", 1), ("branch", 1))

@@ -9,8 +9,9 @@ from dataclasses import replace
 from microc.base import dtypes
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED, build_gnu_vector_set, build_vector_instruction_body
-from microc.isa.vocabulary.scalar_words import COPIED, MOVED
-from microc.isa.vocabulary.vector_lanes import NUMBERED, SHORT_WORDS
+from microc.isa.vocabulary.scalar_words import MOVED
+from microc.isa.vocabulary.vector_lanes import NUMBERED
+from microc.tir.names import SUFFIXES, WORD_LANES
 
 # ---- Vector arithmetic of x86-64 without an operator in C, by one instruction each
 #
@@ -153,13 +154,17 @@ def build_memory_access_bodies(lanes: int, has_avx: bool, has_masks: bool) -> It
             )
             yield f"load_{word}_first", f"{part}\n{format_unary_instruction(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _format_masked_store(f"vpmovd{_LETTERS[size]}", dtype)
-    for name, (dtype, count) in SHORT_WORDS.items() if has_avx else ():  # gcc takes many through general registers
-        text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
-        yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
+    for packed in WORD_LANES if has_avx else ():  # gcc takes many through general registers
+        source = f"*(const {dtypes.c_name(packed.dtype)} (*)[{packed.count}])p"
+        text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"({source}));'
+        yield f"dup_{packed.suffix}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
     if has_avx:
         yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
     for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if has_masks else ():
-        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _format_masked_load(moves, element, "r")
+        word, loaded = (
+            f"{SUFFIXES[element]}_{SUFFIXES[element]}x{lanes}_first",
+            _format_masked_load(moves, element, "r"),
+        )
         yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
         yield f"store_{word}", _format_masked_store(moves, element)
 

@@ -232,12 +232,12 @@ def _explain_missing_occurrence(name: str, target: Target, module: Module) -> st
     there."""
     core, (scalar, lanes) = target.core, split_lane_form(name)
     if lanes and scalar in SCALAR:
-        accesses, width = {f"load_{lanes}", f"store_{lanes}"} - core.has, SCALAR[name].lanes
-        if not width and accesses:
+        accesses = {f"load_{lanes.suffix}", f"store_{lanes.suffix}"} - core.has
+        if lanes.is_narrow and accesses:
             return f"it is used together with {', '.join(sorted(accesses))}, for which the core has no C body"
         if not fits_lanes(SCALAR[scalar], lanes):
-            return f"results of {scalar} may exceed the lanes {lanes}"
-        if width and width not in (*core.lanes, *LEAST):
+            return f"results of {scalar} may exceed the lanes {lanes.suffix}"
+        if not lanes.is_narrow and lanes.count not in (*core.lanes, *LEAST):
             widths = ", ".join(map(str, core.lanes))
             return (
                 f"schedules use vectors of {widths} lanes here" if widths else "schedules use no vectors on this core"
@@ -260,7 +260,9 @@ def _explain_missing_occurrence(name: str, target: Target, module: Module) -> st
                     f"its calls in {kernel} take {cost.body:g} instructions; what they replace takes {cost.meaning:g}"
                 )
     if lanes and occurrences:
-        return f"its meaning occurs in {', '.join(sorted(occurrences.values()))}, in no loop over the lanes {lanes}"
+        return (
+            f"its meaning occurs in {', '.join(sorted(occurrences.values()))}, in no loop over the lanes {lanes.suffix}"
+        )
     return "its meaning does not occur in this network"
 
 

@@ -6,9 +6,13 @@ a matrix accelerator."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from microc.base import dtypes
+from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
 
@@ -149,17 +153,84 @@ LOOP_NOTES: Final = frozenset(
 )
 
 
-def lane_forms(loop: ir.For) -> frozenset[str]:
-    """Return the scalar intrinsics that the core also computes in the lanes of a loop (:data:`LANE_FORMS`)."""
-    return frozenset(str(dict(loop.annotations).get(LANE_FORMS, "")).split())
-
-
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
         *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES, TWO_ROUNDINGS),
     }
 )
+
+
+# ---- Lanes: numbers side by side in a register, which one instruction computes. Names of intrinsics end in their lanes:
+# ``average_u8x4``, ``add_i32xvscale16``.
+
+SUFFIXES: Final = MappingProxyType(
+    {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32", "float32": "f32"}
+)
+"""Suffixes of the names of intrinsics, by the dtype of the numbers."""
+_LANES = re.compile(f"({'|'.join(SUFFIXES.values())})x(vscalex)?([1-9][0-9]?)")
+
+
+@frozen
+class Lanes:
+    """The lanes of a register: ``count`` numbers of ``dtype``. A ``scalable`` register has that many or a multiple."""
+
+    dtype: str
+    count: int
+    scalable: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the intrinsics in these lanes."""
+        return f"{SUFFIXES[self.dtype]}x{'vscalex' if self.scalable else ''}{self.count}"
+
+    @property
+    def is_word(self) -> bool:
+        """True if the numbers are packed in the 32 bits of a general register (SWAR)."""
+        return self.count * dtypes.nbytes(self.dtype) == 4 and not self.scalable
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the lanes are narrower than int32, so that their results wrap around and loads do not widen."""
+        return dtypes.nbytes(self.dtype) < 4
+
+    @property
+    def register_dtype(self) -> str:
+        """The dtype of the register."""
+        return "int32" if self.is_word else f"{self.dtype}x{'vscalex' if self.scalable else ''}{self.count}"
+
+
+WORD_LANES: Final = (Lanes("int16", 2), Lanes("int8", 4), Lanes("uint8", 4))
+"""The lanes of words for which the vocabulary has intrinsics."""
+
+
+@lru_cache(maxsize=256)
+def parse_lanes(suffix: str) -> Lanes | None:
+    """Return the lanes that a suffix names, such as ``i16x4``; None for other text, and for registers below 32 bits."""
+    match = _LANES.fullmatch(suffix)
+    if match is None:
+        return None
+    dtype = next(dtype for dtype, abbreviation in SUFFIXES.items() if abbreviation == match[1])
+    lanes = Lanes(dtype, int(match[3]), bool(match[2]))
+    return lanes if lanes.count > 1 and lanes.count * dtypes.nbytes(dtype) >= 4 else None
+
+
+def lanes_of(loop: ir.For) -> tuple[Lanes, ...]:
+    """Return the lanes in which a loop computes: vectors of integers and of floats, the lanes that its note :data:`LANES` names,
+    or a word of what a ``vectorized`` loop stores last. Empty for a loop without lanes."""
+    notes = dict(loop.annotations)
+    if LANES in notes:
+        own = parse_lanes(str(notes[LANES]))
+        if own is not None:
+            return (own,)
+        return tuple(Lanes(dtype, int(notes[LANES]), SCALABLE in notes) for dtype in ("int32", "float32"))
+    stores = [s for s in walk_stmt(loop.body) if isinstance(s, ir.Store)] if loop.kind == "vectorized" else []
+    return tuple(word for word in WORD_LANES if stores and word.dtype == stores[-1].buffer.dtype)
+
+
+def lane_forms(loop: ir.For) -> frozenset[str]:
+    """Return the operations that the core also computes in the lanes of a loop (:data:`LANE_FORMS`)."""
+    return frozenset(str(dict(loop.annotations).get(LANE_FORMS, "")).split())
 
 
 # ---- Instructions of a tensor unit (matrix accelerator) as calls, and the queue in which each instruction waits. Their

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
 from microc.isa.mve.arm_mve_products import PRODUCT_BODIES, REQUANTISATION_BODIES, ROW_BODIES, WINDOW_BODIES
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
-from microc.isa.vocabulary.scalar_words import COPIED, MOVED
-from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
-from microc.tir.lower.lane_code import NARROWING_DISTANCES
+from microc.isa.vocabulary.scalar_words import MOVED
+from microc.isa.vocabulary.vector_lanes import NUMBERED
+from microc.tir.lower.lane_code import NARROWING_DISTANCES, TYPES
+from microc.tir.names import SUFFIXES
 
 # ---- Integers: four 32-bit lanes, and copies and fills of contiguous memory in tail-predicated loops
 
@@ -72,7 +73,7 @@ def _build_memory_access_bodies() -> Iterator[tuple[str, str, str]]:
     There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
     lanes."""
     first, at = "vctp32q((uint32_t)n)", "p, vreinterpretq_u32_s32(a)"
-    for short in MEMORY.values():
+    for short in TYPES.values():
         bits, signed = short[1:], short[0] == "i"
         width, sign = _WIDTH[bits], "s32" if signed else "u32"
         offset = "offset" if bits == "8" else "shifted_offset"
@@ -150,7 +151,7 @@ def _format_short_copy_lines(element_bits: int) -> Iterator[str]:
 def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Yield (intrinsic name, C body) for copies and fills of contiguous memory. They are
     tail-predicated loops (DLSTP, LETP)."""
-    for short in COPIED.values():
+    for short in SUFFIXES.values():
         size = int(short[1:])
         loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
         load = f"vldr{_WIDTH[str(size)]}.{size} q0, [%[q]], #16\\n"

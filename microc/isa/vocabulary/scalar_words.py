@@ -22,7 +22,7 @@ from microc.isa.instruction_set import (
 from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
-from microc.tir.names import SATURATED, SHIFTED_SATURATIONS
+from microc.tir.names import SATURATED, SHIFTED_SATURATIONS, SUFFIXES
 
 # ---- Single numbers: high halves of products, saturation, floats to integers
 #
@@ -123,8 +123,6 @@ SCALARS = (
 # ``copy_strided_<t>`` gathers elements at a distance of ``step``.
 
 MOVED = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
-COPIED = {**MOVED, "int32": "i32", "float32": "f32"}
-"""Suffix of copy and fill intrinsics by dtype."""
 FARTHEST = ((1 << 16) - 1) // 7
 """Largest step of a strided copy: the element offsets of eight elements must fit 16 bits."""
 
@@ -158,7 +156,7 @@ def _build_word_access_intrinsics() -> Iterator[Intrin]:
 def _build_copy_and_fill_intrinsics() -> Iterator[Intrin]:
     """Yield the intrinsics that copy or fill contiguous memory, or copy elements at a constant distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
-    for dtype, short in COPIED.items():
+    for dtype, short in SUFFIXES.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
         copy = ir.For(k, n, ir.Store(p, (k,), q[k]))
         if dtype in MOVED:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector_dtype
-from microc.isa.vocabulary.scalar_words import MOVED, PAIRS
+from microc.isa.vocabulary.scalar_words import PAIRS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.lower.lane_code import (
@@ -18,10 +18,11 @@ from microc.tir.lower.lane_code import (
     NARROWING_DISTANCES,
     NARROWING_SUFFIX,
     SCALABLE_SCALAR_OPS,
+    TYPES,
 )
 from microc.tir.lower.lane_code import SATURATED as LANE_CODE_SATURATED
 from microc.tir.lower.lane_scope import SHORT
-from microc.tir.names import SATURATED
+from microc.tir.names import SATURATED, WORD_LANES
 from microc.tir.symbolic import LENGTH
 
 # ---- Vectors of int32, which the lowering of loops to lanes (``tir/lower/lanes.py``) uses
@@ -34,11 +35,6 @@ from microc.tir.symbolic import LENGTH
 
 WIDTHS = (4, 8, 16)
 """Numbers of lanes that a vector may have."""
-MEMORY = {**MOVED, "int32": "i32"}
-"""Suffix of intrinsics by the dtype of the elements in memory."""
-SHORT_WORDS = MappingProxyType({"i16x2": ("int16", 2), "i8x4": ("int8", 4), "u8x4": ("uint8", 4)})
-"""Packed words: (dtype, number of elements) by suffix of intrinsics. A vector of words can be loaded, or one word be
-broadcast to all lanes."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
 """Names of the dot products of packed words."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
@@ -136,7 +132,7 @@ def build_memory_intrinsics(lanes: int) -> Iterator[Intrin]:
     offsets; all lanes or the first n lanes access memory."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
-    for dtype, short in MEMORY.items():
+    for dtype, short in TYPES.items():
         p, table = Buffer("p", (lanes,), dtype), Buffer("p", (ANY,), dtype)
         loaded, gathered = ir.cast("int32", p[LANE]), ir.cast("int32", table[_a])
         stored, scattered = ir.Store(p, (LANE,), ir.cast(dtype, _a)), ir.Store(table, (_a,), ir.cast(dtype, _b))
@@ -161,8 +157,8 @@ def _build_saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
     store of the result."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
-    for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
-        p, name = Buffer("p", (lanes,), dtype), f"store_saturated_{MEMORY[dtype]}_{end}"
+    for dtype in (dtype for dtype, short in TYPES.items() if f"saturate_{short}" in SATURATED):
+        p, name = Buffer("p", (lanes,), dtype), f"store_saturated_{TYPES[dtype]}_{end}"
         distances = NARROWING_DISTANCES if end == NARROWING_SUFFIX else ()
         values = {name: _a} | {
             name.replace(f"_{end}", f"_rshr_{n}_{end}"): ((_a >> (n - 1)) + 1) >> 1 for n in distances
@@ -186,11 +182,11 @@ def _build_packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Yield the intrinsics on packed words: loads of one word for each lane, loads of one word for all lanes
     (``dup``), and dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
-    for short, (dtype, count) in SHORT_WORDS.items():
-        bits = dtypes.dtype_parts(dtype).bits
-        p, q = Buffer("p", (count * lanes,), dtype), Buffer("p", (count,), dtype)
-        yield Intrin(f"load_{short}_{end}", (p,), _packed_word(p, LANE * count, count, bits), lanes)
-        yield Intrin(f"dup_{short}_{end}", (q,), _packed_word(q, ir.const(0, "int32"), count, bits), lanes)
+    for word in WORD_LANES:
+        bits, count = dtypes.dtype_parts(word.dtype).bits, word.count
+        p, q = Buffer("p", (count * lanes,), word.dtype), Buffer("p", (count,), word.dtype)
+        yield Intrin(f"load_{word.suffix}_{end}", (p,), _packed_word(p, LANE * count, count, bits), lanes)
+        yield Intrin(f"dup_{word.suffix}_{end}", (q,), _packed_word(q, ir.const(0, "int32"), count, bits), lanes)
     for name in PRODUCTS:
         scalar = next(intrin for intrin in PAIRS if intrin.name == name)
         params = tuple(Var(p.name, vector) for p in scalar.params)
@@ -318,7 +314,7 @@ def _build_scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
     for dtype in LANE_CODE_SATURATED:
         p = Buffer("p", (lanes,), dtype)
         stored = ir.Store(p, (LANE,), ir.cast(dtype, ir.clamp(_A, *dtypes.int_range(dtype))))
-        yield Intrin(f"store_saturated_{MEMORY[dtype]}_{end}", (p, a), stored, lanes)
+        yield Intrin(f"store_saturated_{TYPES[dtype]}_{end}", (p, a), stored, lanes)
 
 
 def _build_int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
@@ -330,7 +326,7 @@ def _build_int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
     )
     for dtype in ("int8", "uint8", SHORT):
         p = Buffer("p", (lanes,), dtype)
-        yield Intrin(f"load_{MEMORY[dtype]}_{vector_dtype('i16', lanes)}", (p,), ir.cast(SHORT, p[LANE]), lanes)
+        yield Intrin(f"load_{TYPES[dtype]}_{vector_dtype('i16', lanes)}", (p,), ir.cast(SHORT, p[LANE]), lanes)
     product = Var("b", SHORT).astype("int32") * Var("c", SHORT).astype("int32")
     yield Intrin(
         f"mac_short_{vector_dtype('i32', lanes)}", (a, b, c), build_wrapping_operation("add", _A, product), lanes

@@ -36,8 +36,7 @@ from microc.tir.analysis.context import is_index
 from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.lower.lane_code import LANE_CALLS
-from microc.tir.lower.vectorize import KINDS as WORD_SUFFIXES
-from microc.tir.names import LANE_FORMS, LANES, RESULT_RANGES, SCALABLE
+from microc.tir.names import LANE_FORMS, RESULT_RANGES, Lanes, lane_forms, lanes_of
 from microc.tir.rewrite import (
     ExprMap,
     map_children,
@@ -226,19 +225,22 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
     A loop whose iterations run in lanes gets a note of the intrinsics that the core computes in these lanes."""
     own = set(names) - SCALAR.permanent_names
     func, called = select_in_memory(func, [name for name in names if name in own and is_selected_in_memory(name)])
-    lanes_of_expr: dict[int, tuple[str, ...]] = {}
-    if any(isinstance(s, ir.For) and _lanes_of(s) for s in walk_stmt(func.body)):
+    lanes_of_expr: dict[int, tuple[Lanes, ...]] = {}
+    if any(isinstance(s, ir.For) and lanes_of(s) for s in walk_stmt(func.body)):
         lanes_of_expr = {id(expr): lanes for expr, lanes in _list_lanes(func.body, ()) if lanes}
     selectors = {lanes: _intrinsic_selector(names, called, lanes) for lanes in {(), *lanes_of_expr.values()}}
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         if isinstance(stmt, ir.Store):
             return _restore_bounds_of_indices(stmt)
-        if not isinstance(stmt, ir.For) or not (lanes := _lanes_of(stmt)):
+        if not isinstance(stmt, ir.For) or not (lanes := lanes_of(stmt)):
             return stmt
         calls = {x.name for x in walk_all_exprs(stmt.body) if isinstance(x, ir.Call)}
-        forms = sorted(name for name in calls for suffix in lanes if f"{name}_{suffix}" in called)
-        return replace(stmt, annotations=(*stmt.annotations, (LANE_FORMS, " ".join(forms)))) if forms else stmt
+        forms = {name for name in calls for form in lanes if f"{name}_{form.suffix}" in called}
+        if not forms:
+            return stmt
+        others = tuple(note for note in stmt.annotations if note[0] != LANE_FORMS)
+        return replace(stmt, annotations=(*others, (LANE_FORMS, " ".join(sorted(forms | lane_forms(stmt))))))
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         return map_expr(expr, selectors[lanes_of_expr.get(id(expr), ())])
@@ -246,32 +248,21 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
     return replace(func, body=map_stmt(func.body, on_stmt, on_expr)), called
 
 
-def _list_lanes(stmt: ir.Stmt, lanes: tuple[str, ...]) -> Iterator[tuple[ir.Expr, tuple[str, ...]]]:
+def _list_lanes(stmt: ir.Stmt, lanes: tuple[Lanes, ...]) -> Iterator[tuple[ir.Expr, tuple[Lanes, ...]]]:
     """Yield every complete expression of a statement and its sub-statements, with the lanes in which it is computed."""
     for expr in stmt_exprs(stmt):
         yield expr, lanes
     if isinstance(stmt, ir.For):
-        lanes = _lanes_of(stmt) or lanes
+        lanes = lanes_of(stmt) or lanes
     for child in stmt_children(stmt):
         yield from _list_lanes(child, lanes)
 
 
-def _lanes_of(loop: ir.For) -> tuple[str, ...]:
-    """Return the suffixes of the intrinsics in the lanes of a loop, by which :func:`~.instruction_set.build_lane_form` names
-    them: vectors of integers and of floats, or words of what the loop stores. Empty for a loop without lanes."""
-    notes = dict(loop.annotations)
-    if LANES in notes:
-        width = f"{'vscalex' if SCALABLE in notes else ''}{notes[LANES]}"
-        return f"i32x{width}", f"f32x{width}"
-    stores = [s for s in walk_stmt(loop.body) if isinstance(s, ir.Store)] if loop.kind == "vectorized" else []
-    return (WORD_SUFFIXES[stores[-1].buffer.dtype],) if stores and stores[-1].buffer.dtype in WORD_SUFFIXES else ()
-
-
-def _intrinsic_selector(names: Sequence[str], called: set[str], lanes: tuple[str, ...] = ()) -> ExprMap:
+def _intrinsic_selector(names: Sequence[str], called: set[str], lanes: tuple[Lanes, ...] = ()) -> ExprMap:
     """Return the function that replaces an expression if it is the meaning of one of the intrinsics ``names``. It adds the
     names of the intrinsics to ``called``. Raise ScheduleError for a name that is no scalar intrinsic, nor one in lanes.
 
-    ``lanes``: lanes in which the expression is computed, as :func:`_lanes_of`."""
+    ``lanes``: lanes in which the expression is computed, as :func:`~microc.tir.names.lanes_of`."""
     index = _index_intrinsics(tuple(names), lanes, SCALAR.entries)
 
     def select(expr: ir.Expr) -> ir.Expr:
@@ -366,21 +357,22 @@ def _select_first(candidates: Sequence[Meaning], expr: ir.Expr) -> tuple[ir.Expr
 
 
 @lru_cache(maxsize=64)
-def _index_intrinsics(names: tuple[str, ...], lanes: tuple[str, ...], _entries: object) -> _IntrinsicIndex:
+def _index_intrinsics(names: tuple[str, ...], lanes: tuple[Lanes, ...], _entries: object) -> _IntrinsicIndex:
     """Return an index of the meanings of the intrinsics ``names``, in all their forms, the largest meanings first. Those that
     the ``lanes`` of a loop cannot compute are left out. The contents of the registry are part of the key of the memo, since
     plugins extend it."""
     usable: dict[str, str] = {}
     for name in names:
-        scalar, suffix = split_lane_form(name)
-        if name in SCALAR and SCALAR[name].is_scalar and not (suffix and scalar in SCALAR):
-            if len(lanes) < 2 or name in LANE_CALLS:  # vectors have two suffixes
+        scalar, own_lanes = split_lane_form(name)
+        if name in SCALAR and SCALAR[name].is_scalar and not (own_lanes and scalar in SCALAR):
+            # Vectors compute no other scalar intrinsic; a loop over words that has one becomes a loop over single elements.
+            if not lanes or lanes[0].is_word or (not lanes[0].is_narrow and name in LANE_CALLS):
                 usable.setdefault(name, name)
         elif is_selected_in_memory(name):
             if not lanes and SCALAR[name].is_formula:
                 usable[name] = name
-        elif name in SCALAR and suffix and scalar in SCALAR and SCALAR[scalar].is_scalar:
-            if suffix in lanes and fits_lanes(SCALAR[scalar], suffix):
+        elif name in SCALAR and own_lanes and scalar in SCALAR and SCALAR[scalar].is_scalar:
+            if own_lanes in lanes and fits_lanes(SCALAR[scalar], own_lanes):
                 usable[scalar] = name
         else:
             scalars = [each.name for each in SCALAR.values() if each.is_scalar]
@@ -395,14 +387,14 @@ def _index_intrinsics(names: tuple[str, ...], lanes: tuple[str, ...], _entries: 
     return _IntrinsicIndex(patterns)
 
 
-def fits_lanes(intrin: Intrin, suffix: str) -> bool:
-    """Test whether the lanes of a word hold all results of a scalar intrinsic of numbers in such lanes. Vectors hold all."""
-    dtype = next((dtype for dtype, word in WORD_SUFFIXES.items() if word == suffix), "")
-    ends = dict.fromkeys(
-        (param for param in intrin.params if isinstance(param, ir.Var)), dtypes.int_range(dtype or "int32")
-    )
-    bounds = bounds_of(intrin.meaning, ends) if dtype and isinstance(intrin.meaning, ir.Expr) else None
-    return not dtype or (bounds is not None and within(bounds, dtypes.int_range(dtype)))
+def fits_lanes(intrin: Intrin, lanes: Lanes) -> bool:
+    """Test whether lanes hold all results of a scalar intrinsic of numbers in such lanes. Lanes of 32 bits hold all."""
+    if not lanes.is_narrow:
+        return True
+    reach = dtypes.int_range(lanes.dtype)
+    ends = dict.fromkeys((param for param in intrin.params if isinstance(param, ir.Var)), reach)
+    bounds = bounds_of(intrin.meaning, ends) if isinstance(intrin.meaning, ir.Expr) else None
+    return bounds is not None and within(bounds, reach)
 
 
 def _pattern_key(meaning: ir.Expr) -> object:

@@ -26,11 +26,9 @@ from microc.schedule.rules.rule import Decisions, vectorize_in_lanes, vectorize_
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.lower.lanes import COPY_SUFFIXES
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
 from microc.tir.lower.region import is_consecutive
-from microc.tir.lower.vectorize import KINDS as WORD_SUFFIXES
-from microc.tir.names import MOVED
+from microc.tir.names import MOVED, SUFFIXES, WORD_LANES
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
 # ---- Copy loops that operators wrote themselves: as many elements at a time as a core moves
@@ -73,7 +71,7 @@ def vectorize_copy_loops(schedule: Schedule, target: Target) -> Schedule:
     Elements are moved in order, so that memory may be moved to a lower address that overlaps it."""
     for loop, dtype in tuple(find_copy_loops_and_dtypes(schedule.func)):
         width = dtypes.nbytes(dtype)
-        if (target.has("lanes") or target.has("vectors")) and dtype in COPY_SUFFIXES:
+        if (target.has("lanes") or target.has("vectors")) and dtype in SUFFIXES:
             schedule = vectorize_lanes(schedule, loop)
         elif target.has("unaligned") or width == WORD:
             schedule = schedule.vectorize(loop)
@@ -131,9 +129,7 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
 
 def matches_words(start: Schedule, target: Target) -> bool:
     """Match functions that compute elements of 8 or 16 bits one by one, on cores with scalar intrinsics in the lanes of words."""
-    has_words = any(
-        lanes in WORD_SUFFIXES.values() and name in SCALAR for name, lanes in map(split_lane_form, target.core.has)
-    )
+    has_words = any(lanes in WORD_LANES and name in SCALAR for name, lanes in map(split_lane_form, target.core.has))
     return has_words and matches_elementwise_arithmetic(start, target)
 
 

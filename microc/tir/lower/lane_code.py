@@ -30,12 +30,12 @@ from microc.tir.lower.lane_scope import (
 )
 from microc.tir.lower.region import memory_stride
 from microc.tir.names import SATURATED as SATURATING_INTRINSICS
-from microc.tir.names import SHIFTED_SATURATIONS
+from microc.tir.names import SHIFTED_SATURATIONS, SUFFIXES
 from microc.tir.rewrite import map_expr
 
 # ---- Arithmetic on lanes: operations whose intrinsic depends on whether an operand is uniform (equal in all lanes).
 
-TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
+TYPES = MappingProxyType({dtype: suffix for dtype, suffix in SUFFIXES.items() if dtype != "float32"})
 """Suffixes of the intrinsics that load, store, gather and scatter elements, by the dtype of the elements in memory."""
 _NUMBERS = ("add", "sub", "mul")
 """Integer operations that have an intrinsic with the suffix ``_n``, whose second operand is a scalar for all lanes."""

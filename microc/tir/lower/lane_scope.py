@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Self
 
 from microc.tir import ir
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import build_address, memory_stride
+from microc.tir.names import SUFFIXES, WORD_LANES
 from microc.tir.rewrite import substitute, walk_expr
 
 # ---- Patterns of rounding arithmetic: scalar expressions that one vector instruction computes.
@@ -150,9 +150,9 @@ def _split_rounding(product: ir.Expr, addend: ir.Expr, distance: ir.Expr) -> tup
 # ---- State of a loop over lanes: variables and registers that differ between lanes, names of intrinsics for its vector width,
 # and values that are computed before the loop (:mod:`microc.tir.lower.lane_code` uses it).
 
-ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
-"""Suffixes of vector intrinsics by the dtype of the vector's elements."""
-WORD_LOADS = frozenset({"load_i16x2", "load_i8x4", "load_u8x4"})
+ELEMENTS = ("int32", "float32")
+"""Dtypes of the elements of vectors."""
+WORD_LOADS = frozenset(f"load_{word.suffix}" for word in WORD_LANES)
 """Intrinsics that load several small integers as one 32-bit word. There are also vector forms of these, and ``dup_`` forms that
 broadcast one word to all lanes."""
 SHORT = "int16"
@@ -229,7 +229,7 @@ class LaneScope:
 
         Vectors of int16 have as many lanes as vectors of int32."""
         self.vector_dtype(element)
-        return f"{ELEMENTS.get(element, 'i16')}x{self._format_lane_count()}"
+        return f"{SUFFIXES[element]}x{self._format_lane_count()}"
 
     def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", before_loop: bool = False) -> ir.Expr:
         """Return a call of the vector intrinsic ``name`` on the active lanes.

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
-from types import MappingProxyType
 
 from microc.tir import ir, names
 from microc.tir.analysis.context import buffers_read
@@ -37,12 +36,10 @@ from microc.tir.lower.region import Access, accesses, build_address, is_consecut
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
 
-COPY_SUFFIXES = MappingProxyType({**TYPES, "float32": "f32"})
-"""Suffixes of the intrinsics that copy runs of elements, by dtype."""
 SHORT = ("int8", "uint8", "int16", "uint16")
 """Dtypes of the elements that loops annotated ``moved`` copy by words. Elements of 32 bits are words already."""
 _RUN_CALLS = frozenset(
-    {f"copy_{kind}" for kind in COPY_SUFFIXES.values()}
+    {f"copy_{kind}" for kind in names.SUFFIXES.values()}
     | {f"fill_{kind}" for kind in TYPES.values()}
     | {f"move_{TYPES[dtype]}" for dtype in SHORT}
 )
@@ -188,7 +185,7 @@ def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | N
     None if the loop is no copy of consecutive elements."""
     match loop.body:
         case ir.Store(target_buffer, target_indices, ir.Load(buffer, indices)) if (
-            buffer.dtype == target_buffer.dtype in COPY_SUFFIXES
+            buffer.dtype == target_buffer.dtype in names.SUFFIXES
             and buffer.scope != "register"
             and _stores_consecutively(loop.body, loop.var)
             and is_consecutive(indices, loop.var)
@@ -198,7 +195,7 @@ def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | N
             source = build_address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(
                 ir.Call(
-                    f"{intrinsic_name}_{COPY_SUFFIXES[target_buffer.dtype]}",
+                    f"{intrinsic_name}_{names.SUFFIXES[target_buffer.dtype]}",
                     (target, source, ir.const(extent, "int32")),
                     "int32",
                 )

@@ -16,7 +16,7 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.region import build_address, is_consecutive, memory_stride
-from microc.tir.names import lane_forms
+from microc.tir.names import WORD_LANES, lane_forms
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
 # ---- Packed words: the bytes or int16 values that a loop stores are computed for all elements of a 32-bit word at once.
@@ -24,7 +24,7 @@ from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt,
 # Copies and constants need no arithmetic. Maxima and minima become the intrinsics ``max_<t>`` and ``min_<t>``, which cores with
 # DSP instructions have. A select whose condition does not depend on the loop selects between words.
 
-KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
+KINDS: Mapping[str, str] = {word.dtype: word.suffix for word in WORD_LANES}
 """Suffixes of the intrinsics on packed words, by the dtype of the elements."""
 
 
