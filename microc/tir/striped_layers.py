@@ -13,7 +13,7 @@ from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
-from microc.tir.lower.vectorize import lower_vectorized
+from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
 
 # ---- Geometry: the rows that each layer keeps in its window and computes in a block, and when.
@@ -275,7 +275,7 @@ class _StripedFunctionBuilder:
             self.build_next_block(last, (step - early) * shape.block, self.result_location, None),
         )
         whole = simplify_stmt(
-            unroll_loops(lower_vectorized(ir.seq(*(self.build_window_fill(k) for k in self.windows), body)))
+            unroll_loops(lower_lanes(ir.seq(*(self.build_window_fill(k) for k in self.windows), body)))
         )
         params = (*self.origins, *self.windows.values(), *self.scratch.values())
         return StripedFunction(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))

@@ -67,7 +67,6 @@ CASES: Mapping[str, Start] = {
     "products": partial(scheduled, "pointwise_m55"),
     "unit": partial(scheduled, "pointwise_unit"),
     "lanes": partial(scheduled, "clip_m55"),
-    "vectorize": partial(scheduled, "concat_m4"),
     "unroll": partial(scheduled, "dense_float_m4"),
     "requantisation": with_sums_to_requantise,
     "dead": with_a_cell_too_many,

@@ -27,7 +27,6 @@ from microc.tir.lower.cleanup import (
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.shared_values import share_values
-from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.names import LANES
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
@@ -168,9 +167,9 @@ def test_unswitch_and_words(name: str, kind: str) -> None:
     marked = replace(func, body=replace(loop, body=replace(loop.body, kind=kind)))
     switched = unswitch_loops(marked.body)
     np.testing.assert_array_equal(
-        outputs(replace(func, body=lower_vectorized(switched)), lowered=False), outputs(func, lowered=False)
+        outputs(replace(func, body=lower_lanes(switched)), lowered=False), outputs(func, lowered=False)
     )
-    calls = {e.name for e in walk_all_exprs(lower_vectorized(switched)) if isinstance(e, ir.Call)}
+    calls = {e.name for e in walk_all_exprs(lower_lanes(switched)) if isinstance(e, ir.Call)}
     if kind == "serial":
         assert not calls
     elif name in ("outer", "both"):
@@ -217,7 +216,7 @@ def test_words_of_the_largest(op: str, dtype: str) -> None:
     stored = ir.Store(out, (i,), ir.cast(dtype, ir.Bin(op, acc[()], ir.const(40, "int32"))))
     loop = ir.For(i, ir.const(9, "int32"), ir.Alloc(acc, ir.seq(ir.Store(acc, (), start), *taps, stored)), "vectorized")
     func = ir.PrimFunc("largest", (x, out), loop)
-    body = lower_vectorized(loop)
+    body = lower_lanes(loop)
     calls = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}
     assert f"{op}_{'u8x4' if dtype == 'uint8' else 'i16x2' if dtype == 'int16' else 'i8x4'}" in calls
     want = outputs(replace(func, body=replace(loop, kind="serial")), lowered=False)
@@ -233,7 +232,7 @@ def test_few_elements_at_a_border_need_no_loop(extent: int, loops: int) -> None:
     value = ir.Select(inside, ir.cast("int16", data[x + k - 3]), ir.const(-7, "int16"))
     run = ir.For(k, ir.const(extent, "int32"), ir.Store(patch, (x, k), value), "vectorized")
     func = ir.PrimFunc("windows", (data, patch), ir.loops([(x, 4)], run))
-    lowered = replace(func, body=lower_vectorized(func.body))
+    lowered = replace(func, body=lower_lanes(func.body))
     assert sum(isinstance(s, ir.For) for s in walk_stmt(lowered.body)) == loops
     np.testing.assert_array_equal(outputs(lowered, lowered=False), outputs(func, lowered=False))
 

@@ -21,7 +21,6 @@ from microc.tir.lower.loop_splitting import distribute_loops, partition_loops, u
 from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
 from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.unit_lowering import lower_requantisation, lower_tensor_unit
-from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.rewrite import map_stmt
 from microc.tir.symbolic import require_constant_sizes
@@ -52,7 +51,6 @@ def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
 
 _KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
     ("lanes", lower_lanes),
-    ("vectorize", lower_vectorized),
     ("unroll", unroll_loops),
     ("simplify", simplify_stmt),
 )

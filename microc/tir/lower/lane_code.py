@@ -8,7 +8,6 @@ raises NotVectorizableError.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -64,10 +63,6 @@ class VectorOperations(LaneScope):
     """Vector arithmetic of a loop over lanes: products, shifts and saturation.
 
     The intrinsic depends on which operands are uniform (equal in all lanes)."""
-
-    @abstractmethod
-    def to_vector(self, expr: ir.Expr) -> ir.Expr:
-        """Return an int32 or float32 expression as a vector of its values in all lanes."""
 
     def convert_rounding_operation(self, expr: ir.Expr) -> ir.Expr | None:
         """Return a rounding multiplication or rounding right shift as vector intrinsics; None for other expressions."""
@@ -240,30 +235,6 @@ FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 
 class LaneBodyRewriter(VectorOperations):
     """Rewriter of the body of a loop with vector intrinsics. Each iteration becomes a lane."""
-
-    def rewrite_statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Return a statement rewritten with vector intrinsics. NotVectorizableError if it cannot be vectorised."""
-        match stmt:
-            case ir.Store(buffer, indices, value):
-                return self.rewrite_store(buffer, indices, value)
-            case ir.Seq(body):
-                return ir.seq(*(self.rewrite_statement(child) for child in body))
-            case ir.For(var, extent, body, kind, annotations) if not self.varies_between_lanes(extent):
-                self.uniform_variables.add(var)
-                return ir.For(var, extent, self.rewrite_statement(body), kind, annotations)
-            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in ELEMENTS:
-                self.vector_of_register_array[buffer] = replace(
-                    buffer, name=f"{buffer.name}{self.name_suffix}", dtype=self.vector_dtype(buffer.dtype)
-                )
-                return ir.Alloc(self.vector_of_register_array[buffer], self.rewrite_statement(body))
-            case ir.Let(var, value, body) if not self.varies_between_lanes(value):
-                self.uniform_variables.add(var)
-                return ir.Let(var, value, self.rewrite_statement(body))
-            case ir.Let(var, value, body) if var.dtype in ELEMENTS:
-                self.vector_of_variable[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
-                return ir.Let(self.vector_of_variable[var], self.to_vector(value), self.rewrite_statement(body))
-            case _:
-                raise NotVectorizableError
 
     def rewrite_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         """Return the vector statement for a store to a register, to consecutive elements, or to elements at a constant stride."""
@@ -459,7 +430,7 @@ class LaneBodyRewriter(VectorOperations):
                 if not self.uses_all_lanes() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
                     raise NotVectorizableError
                 elements = self.first_lane_address(place.buffer, place.indices, 1, writes=False)
-                return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lane_count))
+                return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lanes.count))
             case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
                 return self.call_intrinsic("bits", self.to_vector(a))
             case ir.Cast("int32", a) if a.dtype == "float32":

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from microc.tir import ir
+from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import build_address, memory_stride
-from microc.tir.names import SUFFIXES, WORD_LANES
-from microc.tir.rewrite import substitute, walk_expr
+from microc.tir.names import WORD_LANES, Lanes
+from microc.tir.rewrite import substitute, walk_expr, walk_stmt
 
 # ---- Patterns of rounding arithmetic: scalar expressions that one vector instruction computes.
 
@@ -160,19 +162,19 @@ SHORT = "int16"
 
 
 class NotVectorizableError(Exception):
-    """Raised if a loop over lanes cannot be expressed by vector intrinsics."""
+    """Raised if a loop over lanes cannot be expressed by intrinsics in these lanes. Its text is the reason."""
 
 
 @dataclass
 class LaneScope:
-    """State of the vectorisation of a loop over ``var``.
+    """State of the vectorisation of a loop over ``var``, and the walk over the statements of its body.
 
-    The ``used_lane_count`` iterations from ``start`` on become the lanes of vectors of ``lane_count`` elements.
+    The ``used_lane_count`` iterations from ``start`` on become ``lanes`` of registers. A subclass converts expressions.
     ``vector_tiles``: register arrays from outside of the loop, with the arrays of vectors that replace them. ``float_level``:
     0 allows no vectors of floats, 1 allows them, 2 also fused multiply-adds by a scalar, 3 also stores as float16.
     ``name_suffix``: suffix of the names of new variables. ``lane_forms``: scalar intrinsics that are intrinsics on vectors, too.
 
-    Two fields are for scalable vectors, whose length is a multiple of ``lane_count`` (:mod:`microc.tir.symbolic`).
+    Two fields are for scalable vectors, whose length is a multiple of ``lanes.count`` (:mod:`microc.tir.symbolic`).
     ``active_lane_count``: variable with the number of active lanes. ``max_active_lane_count``: variable with this number in
     the first iteration, which is the largest.
 
@@ -184,7 +186,7 @@ class LaneScope:
     var: ir.Var
     start: ir.Expr
     used_lane_count: int
-    lane_count: int
+    lanes: Lanes
     vector_tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     float_level: int = 0
     name_suffix: str = ""
@@ -212,29 +214,62 @@ class LaneScope:
             isinstance(expr, ir.Load) and expr.buffer in self.vector_of_register_array
         )
 
-    def vector_dtype(self, element: str = "int32") -> str:
-        """Return the dtype of vectors whose elements have the dtype ``element``, such as ``int32x4``.
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of the scalar variables and registers that vectors replace."""
+        return ELEMENTS
+
+    @abstractmethod
+    def to_vector(self, expr: ir.Expr) -> ir.Expr:
+        """Return an expression as a register of its values in all lanes."""
+
+    @abstractmethod
+    def rewrite_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
+        """Return the statement that stores the values of all lanes."""
+
+    def rewrite_statement(self, stmt: ir.Stmt) -> ir.Stmt:
+        """Return a statement rewritten for lanes. NotVectorizableError if it cannot be computed in lanes."""
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                return self.rewrite_store(buffer, indices, value)
+            case ir.Seq(body):
+                return ir.seq(*(self.rewrite_statement(child) for child in body))
+            case ir.For(var, extent, body, kind, annotations) if not self.varies_between_lanes(extent):
+                self.uniform_variables.add(var)
+                return ir.For(var, extent, self.rewrite_statement(body), kind, annotations)
+            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in self.dtypes:
+                self.vector_of_register_array[buffer] = replace(
+                    buffer, name=f"{buffer.name}{self.name_suffix}", dtype=self.vector_dtype(buffer.dtype)
+                )
+                return ir.Alloc(self.vector_of_register_array[buffer], self.rewrite_statement(body))
+            case ir.Let(var, value, body) if not self.varies_between_lanes(value):
+                self.uniform_variables.add(var)
+                return ir.Let(var, value, self.rewrite_statement(body))
+            case ir.Let(var, value, body) if var.dtype in self.dtypes:
+                self.vector_of_variable[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
+                return ir.Let(self.vector_of_variable[var], self.to_vector(value), self.rewrite_statement(body))
+            case _:
+                raise NotVectorizableError(f"{type(stmt).__name__} statements have no form in lanes")
+
+    def vector_dtype(self, element: str = "") -> str:
+        """Return the dtype of registers whose lanes have the dtype ``element``, by default that of ``lanes``: ``int32x4``.
 
         Raises NotVectorizableError for float elements if vectors of floats are not allowed."""
         if element == "float32" and not self.float_level:
-            raise NotVectorizableError
-        return f"{element}x{self._format_lane_count()}"
+            raise NotVectorizableError("vectors of floats are not allowed")
+        return replace(self.lanes, dtype=element or self.lanes.dtype).register_dtype
 
-    def _format_lane_count(self) -> str:
-        """Return the number of lanes as it is written in the names of vector types and intrinsics."""
-        return f"{'' if self.active_lane_count is None else 'vscalex'}{self.lane_count}"
+    def intrinsic_suffix(self, element: str = "") -> str:
+        """Return the suffix of the names of intrinsics on registers whose lanes have the dtype ``element``.
 
-    def intrinsic_suffix(self, element: str = "int32") -> str:
-        """Return the suffix of the names of intrinsics on vectors with elements of dtype ``element``.
-
-        Vectors of int16 have as many lanes as vectors of int32."""
+        Vectors of int16 in loops over int32 have as many lanes as vectors of int32."""
         self.vector_dtype(element)
-        return f"{SUFFIXES[element]}x{self._format_lane_count()}"
+        return replace(self.lanes, dtype=element or self.lanes.dtype).suffix
 
-    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", before_loop: bool = False) -> ir.Expr:
-        """Return a call of the vector intrinsic ``name`` on the active lanes.
+    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "", before_loop: bool = False) -> ir.Expr:
+        """Return a call of the intrinsic ``name`` on the active lanes.
 
-        ``element``: dtype of the vector's elements. ``before_loop``: the call is in front of the loop, and uses the number of
+        ``element``: dtype of the lanes. ``before_loop``: the call is in front of the loop, and uses the number of
         active lanes of the first iteration, which is the largest."""
         lanes = self.max_active_lane_count if before_loop else self.active_lane_count
         all_args = args if lanes is None else (*args, lanes)
@@ -242,13 +277,13 @@ class LaneScope:
 
     def uses_all_lanes(self) -> bool:
         """Test whether all lanes of the vectors are used."""
-        return self.used_lane_count == self.lane_count
+        return self.used_lane_count == self.lanes.count
 
     def vector_index(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         """Return the indices of the vector, in an array of vectors, that contains the elements at ``indices``.
 
         Vectors contain elements along the last axis."""
-        return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lane_count))
+        return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes.count))
 
     def lane_stride(self, load: ir.Load) -> int | None:
         """Return the distance in elements between the addresses of a load in consecutive lanes.
@@ -329,3 +364,15 @@ class LaneScope:
 def loads_only_constants(value: ir.Expr) -> bool:
     """Test whether an expression loads only from constant memory, or does not load at all."""
     return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))
+
+
+def is_repeatable(stmt: ir.Stmt) -> bool:
+    """Test whether an iteration may run twice, with the same result.
+
+    The body must not write the buffers that it reads, nor buffers that share memory with these. The memory plan may let
+    results overlap operands, which are global buffers. So either the buffers read or the buffers written must not be global.
+    """
+    stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store) and s.buffer.scope != "register"}
+    read = {b for b in buffers_read(stmt) if b.scope != "register"}
+    apart = any(all(b.scope != "global" for b in side) for side in (stored, read))
+    return apart and not stored & read

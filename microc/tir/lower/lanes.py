@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering of loops annotated ``lanes``: several iterations run at once in the lanes of vector registers.
+"""Lowering of loops annotated ``lanes`` or of kind ``vectorized``: several iterations run at once in the lanes of registers.
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Its iterations are independent (``vectorized``).
 
@@ -18,6 +18,9 @@ runs are joined. With the annotation ``strided``, elements at a constant stride 
 ``moved`` instead of ``lanes``, only copies become calls: a core without vectors tests at run time whether source and
 destination are aligned, and then copies words.
 
+Lanes narrower than int32 (``lanes="i16x4"``), and loops of kind ``vectorized`` without lanes, which use words:
+:mod:`microc.tir.lower.packed_lanes`.
+
 Any other loop remains a loop over single elements.
 """
 
@@ -27,12 +30,13 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from microc.tir import ir, names
-from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneBodyRewriter
-from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, loads_only_constants
+from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_repeatable, loads_only_constants
+from microc.tir.lower.packed_lanes import lower_vectorized_loop, to_packed_loop
 from microc.tir.lower.region import Access, accesses, build_address, is_consecutive, memory_stride
+from microc.tir.names import Lanes, lanes_of
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
 
@@ -46,7 +50,7 @@ _RUN_CALLS = frozenset(
 
 
 def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
-    """Return a statement with the loops annotated ``lanes`` or ``moved`` lowered."""
+    """Return a statement with the loops of kind ``vectorized``, or annotated ``lanes`` or ``moved``, lowered."""
     plain: set[ir.Stmt] = set()
     # A loop that cannot be vectorised accesses its sums one by one. Loops that share these sums must do the same, so lowering
     # is repeated without the tiles of that loop. Each attempt adds a loop to ``plain``, so there are at most as many as loops.
@@ -76,7 +80,10 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
         if names.MOVED not in notes and (names.LANES not in notes or s.kind == "scalable"):
-            return _join_adjacent_runs(s) or _hoist_constant_lets(s)
+            joined = _join_adjacent_runs(s)
+            if joined is not None or s.kind != "vectorized":
+                return joined or _hoist_constant_lets(s)
+            return lower_vectorized_loop(s)
         serial = replace(
             s,
             kind="serial",
@@ -92,10 +99,13 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             serial = replace(serial, kind="unrolled")
         if extent is None or s in scalar_loops:
             return serial
+        lanes = lanes_of(s)[0]
         try:
+            if lanes.is_narrow:
+                return to_packed_loop(s, lanes)
             # Register arrays in the body are indexed by constants.
             body = simplify_stmt(unroll_loops(s.body))
-            lane_count, float_level = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
+            lane_count, float_level = lanes.count, int(notes.get(names.FLOATS, 0))
             return (
                 _to_copy_or_fill_call(s, extent)
                 or (_to_float16_store(s, extent) if float_level >= NARROWED else None)
@@ -151,9 +161,9 @@ def _lane_count_of_whole_vectors(access: Access, scalar_loops: Set[ir.Stmt]) -> 
 
     The iterations must access consecutive elements, and the first index must be a multiple of the number of lanes."""
     loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
-    if loop is None or loop in scalar_loops:
+    if loop is None or loop in scalar_loops or lanes_of(loop)[0].is_narrow:
         return 0
-    lanes = int(dict(loop.annotations)[names.LANES])
+    lanes = lanes_of(loop)[0].count
     terms, offset = linear(simplify(access.indices[-1]))
     first = all(factor % lanes == 0 for term, factor in terms.items() if term != loop.var) and offset % lanes == 0
     return lanes if first and ir.int_value(loop.extent) and is_consecutive(access.indices, loop.var) else 0
@@ -287,18 +297,6 @@ def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
             return loop
 
 
-def _is_repeatable(stmt: ir.Stmt) -> bool:
-    """Test whether an iteration may run twice, with the same result.
-
-    The body must not write the buffers that it reads, nor buffers that share memory with these. The memory plan may let
-    results overlap operands, which are global buffers. So either the buffers read or the buffers written must not be global.
-    """
-    stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store) and s.buffer.scope != "register"}
-    read = {b for b in buffers_read(stmt) if b.scope != "register"}
-    apart = any(all(b.scope != "global" for b in side) for side in (stored, read))
-    return apart and not stored & read
-
-
 def _to_vector_loop(
     loop: ir.For, extent: int, lane_count: int, vector_tiles: Mapping[ir.Buffer, ir.Buffer], float_level: int
 ) -> ir.Stmt:
@@ -307,13 +305,13 @@ def _to_vector_loop(
     parts: list[ir.Stmt] = []
     if count:
         whole = LaneBodyRewriter(
-            *(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level),
+            *(loop.var, loop.var * lane_count, lane_count, Lanes("int32", lane_count), vector_tiles, float_level),
             lane_forms=names.lane_forms(loop),
         )
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
         kind = "serial" if _accessed_register_arrays(loop).isdisjoint(vector_tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.rewrite_statement(loop.body), kind)
-        if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(vector_tiles):
+        if rest and is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(vector_tiles):
             # The additional vector ends at the last element and overlaps the vector before. So it must not access a tile of
             # sums, to which some terms would be added twice.
             return whole.hoist_constants(
@@ -322,7 +320,8 @@ def _to_vector_loop(
         parts.append(whole.hoist_constants(body))
     if rest:
         part = LaneBodyRewriter(
-            *(loop.var, ir.const(count * lane_count, "int32"), rest, lane_count, vector_tiles, float_level, "_end"),
+            *(loop.var, ir.const(count * lane_count, "int32"), rest, Lanes("int32", lane_count), vector_tiles),
+            *(float_level, "_end"),
             lane_forms=names.lane_forms(loop),
         )
         parts.append(part.hoist_constants(part.rewrite_statement(loop.body)))
@@ -339,7 +338,7 @@ def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stm
         loop.var,
         loop.var,
         1,
-        lane_count,
+        Lanes("int32", lane_count, scalable=True),
         {},
         float_level,
         lane_forms=names.lane_forms(loop),
