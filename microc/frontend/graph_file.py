@@ -114,8 +114,8 @@ def _describe_invalid_constants(node: Node, graph: Graph, producers: Mapping[str
         return f"the constants cannot be evaluated ({type(error).__name__}: {error})"
 
 
-_NEED_BOUND = ("requantize_floor", "requantize_split")
-"""Operators whose sums overflow int32 if an operand exceeds their attribute ``bound``."""
+_NEED_BOUND = ("requantize_floor", "requantize_split", "requantize_split_away")
+"""Operators whose sums overflow int32 if an operand exceeds their attribute ``bound``, or one of ``bounds``."""
 
 
 def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
@@ -130,14 +130,15 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
         attrs: dict[str, Any] = {**node.attrs, **inside}
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
+        bound = attrs["bound"] if "bound" in attrs else min(attrs.get("bounds", ()), default=-1)
         if (
             node.op in ("requantize", *_NEED_BOUND)
-            and attrs["bound"] >= 0
-            and _bound_distance_from_zero_point(node, graph, producers) > attrs["bound"]
+            and bound >= 0
+            and _bound_distance_from_zero_point(node, graph, producers) > bound
         ):
             is_wide = attrs.get("rounding") == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64"
             if is_wide or node.op in _NEED_BOUND:
-                what = f"{node.op}: got bound={attrs['bound']}, expected a bound that the constants before it give"
+                what = f"{node.op}: got bound={bound}, expected a bound that the constants before it give"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
             attrs["bound"] = -1
         nodes.append(replace(node, attrs=attrs))

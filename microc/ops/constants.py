@@ -259,6 +259,14 @@ def product_sum_overflow_message(checked_node: CheckedNode, products_per_sum: in
     )
 
 
+def ends_of_products(weights: Array, dtype: str) -> tuple[Array, Array]:
+    """Return the least and the largest sum of products of integer weights (channels, ...) and any data of a dtype, for each
+    channel, as float64."""
+    low, high = dtypes.int_range(dtype)
+    rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
+    return np.minimum(rows * low, rows * high).sum(axis=1), np.maximum(rows * low, rows * high).sum(axis=1)
+
+
 def largest_partial_sum(checked_node: CheckedNode, products_per_sum: int) -> float:
     """Return the largest magnitude that any partial sum of bias and products of data and weights (channels, ...) can
     have.
@@ -272,9 +280,7 @@ def largest_partial_sum(checked_node: CheckedNode, products_per_sum: int) -> flo
         ends = [x * y for x in (low, high) for y in dtypes.int_range(checked_node.types[1].dtype)]
         above, below = np.array([products_per_sum * float(max(ends))]), np.array([products_per_sum * float(min(ends))])
     else:
-        rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
-        above = np.maximum(rows * low, rows * high).sum(axis=1)
-        below = np.minimum(rows * low, rows * high).sum(axis=1)
+        below, above = ends_of_products(weights, checked_node.types[0].dtype)
     if len(checked_node.types) > 2:
         bias, maker = checked_node.data[2], checked_node.producers[2] if len(checked_node.producers) > 2 else None
         ends_of_bias: tuple[Any, Any] = dtypes.int_range(checked_node.types[2].dtype)

@@ -497,6 +497,7 @@ FAMILIES = (
     "quantised.quantised_arithmetic",
     "quantised.requantize",
     "quantised.requantize_floor",
+    "quantised.requantize_split",
     "recurrent.layers",
     "recurrent.ring",
     "recurrent.svdf",

@@ -16,6 +16,7 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
 from microc.tir import interp, ir
 from tests.ops.edges import case_arrays, edge_cases
 
+_BOUNDS = "the attribute `bounds` promises smaller operands"
 _MIXED = "a transform mixes all elements: what becomes of NaN depends on its factors"
 UNDEFINED: Mapping[str, Mapping[str, str]] = {
     "convolution_transpose": {
@@ -25,7 +26,8 @@ UNDEFINED: Mapping[str, Mapping[str, str]] = {
     "filter_bank_square_root": {"int32 ends": "an operand is a number of places to shift by"},
     "irfft": {"nan": _MIXED, "infinity": _MIXED},
     "requantize": {"int64 ends": "the attribute `bound` promises smaller operands"},
-    "requantize_split": {"int32 ends": "the attribute `bound` promises smaller operands"},
+    "requantize_split": {"int32 ends": _BOUNDS},
+    "requantize_split_away": {"int32 ends": _BOUNDS},
     "power_spectrum": {"nan": _MIXED, "infinity": _MIXED},
     "rfft": {"nan": _MIXED, "infinity": _MIXED},
 }

@@ -22,7 +22,8 @@ from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
 from microc.module import Kernel, Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_in_place_update, lower_with_each_algorithm
-from microc.ops.quantised.requantize_floor import use_floor_requantisation, use_split_requantisation
+from microc.ops.quantised.requantize_floor import use_floor_requantisation
+from microc.ops.quantised.requantize_split import use_split_requantisation
 from microc.ops.registry import Alias
 from microc.schedule.choose import (
     Choice,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators ``requantize_floor`` and ``requantize_split``: requantisations by one product that is rounded down. They replace the
-``requantize`` of a layer where this is exact.
+"""Operator ``requantize_floor``: requantisation by one product that is rounded down. It replaces the ``requantize`` of a layer
+where this is exact. The thresholds of a requantisation, by which this is proved.
 
 A requantisation to 8 bits is a monotone step function of its operand x. It is known by its thresholds: T(v) is the least x
 whose result is at least v. Two requantisations are equal if and only if their thresholds are. The function
@@ -15,14 +15,6 @@ the high half of a product, and two constants for each channel.
 
 Vectors of MVE narrow with a rounding shift in one instruction. There ``2**(S - 1)`` is added before the shift by S (``rounds``),
 which only moves the interval of C.
-
-Cores that multiply 32 by 32 bits to 32 have no high half of a product (Armv6-M). There the multiplier is split, M = 2**B M1 + M0,
-so that both products of a sum fit int32 (``requantize_split``):
-
-    clamp((x * M1 + ((x * M0) >> B) + C) >> S)
-
-M1 and M0 are the halves of one constant. That takes eight instructions, where the product of two 32-bit numbers by parts takes
-thirty. C includes the bias, too. The inner shift rounds down, so that the thresholds are those of x without its bias.
 
 A step function whose steps are not regular has no such form: rounding half away from zero, unless negative results are clamped
 as by relu. 138 of the 232 requantisations of the int8 TFLite networks in the tests' corpus have one.
@@ -69,7 +61,7 @@ LEAST_MULTIPLIER_BITS = 25
 """Least number of bits of the largest multiplier. With fewer bits, products are too coarse for most channels."""
 MULTIPLIER_TRIES = 65
 """Number of multipliers around the exact quotient that are tried for each channel."""
-_NONE = 1 << 61
+NO_THRESHOLD = 1 << 61
 """Operand that stands for no threshold: it gives no bound of an addend."""
 _THRESHOLD_STEPS = 8
 """Most corrections by one of the thresholds that float arithmetic gives."""
@@ -141,7 +133,7 @@ def find_floor_scale(thresholds: Thresholds, largest_bias: int = 0, *, rounds: b
     bias, then also fit int32. ``rounds``: the shift by S rounds half up."""
     room = INT32_MAX // (thresholds.bound + largest_bias + 1)
     most = min(room.bit_length() - 1, MAX_FRACTION_BITS)
-    if most < 1 or not _are_steps_regular(thresholds, most):
+    if most < 1 or not are_steps_regular(thresholds, most):
         return None
     for fraction_bits in dict.fromkeys((min(FRACTION_BITS, most), most)):
         for shift in SHIFTS:
@@ -155,12 +147,13 @@ def find_floor_scale(thresholds: Thresholds, largest_bias: int = 0, *, rounds: b
     return None
 
 
-def _are_steps_regular(thresholds: Thresholds, fraction_bits: int) -> bool:
-    """Test whether the thresholds of every channel may be ``ceil(v / factor + offset)`` with one offset.
+def are_steps_regular(thresholds: Thresholds, fraction_bits: int, steps: slice = slice(None)) -> bool:
+    """Test whether the thresholds of every channel may be ``ceil(v / factor + offset)`` with one offset, as far as ``steps``
+    selects them.
 
     This is necessary, up to the rounding of multipliers, and takes a fraction of the time of the search."""
-    least, bound = thresholds.least_operands, thresholds.bound
-    offsets = least - thresholds.results / thresholds.factors
+    least, bound = thresholds.least_operands[steps], thresholds.bound
+    offsets = least - thresholds.results[steps] / thresholds.factors
     highest = np.where(least <= bound, offsets, np.inf).min(axis=0, initial=np.inf)
     lowest = np.where(least > -bound, offsets - 1, -np.inf).max(axis=0, initial=-np.inf)
     return bool((highest - lowest > -(2.0**-fraction_bits)).all())
@@ -172,8 +165,8 @@ def _find_addends(
     """Find a multiplier and an addend for every channel, given k, S and the zero point that is added to the product."""
     least, bound = thresholds.least_operands, thresholds.bound
     needed = ((thresholds.results - zero_point) << (32 + shift)) - (int(rounds) << (31 + shift))
-    starts = np.where(least <= bound, least << fraction_bits, _NONE)
-    ends = np.where(least > -bound, (least - 1) << fraction_bits, -_NONE)
+    starts = np.where(least <= bound, least << fraction_bits, NO_THRESHOLD)
+    ends = np.where(least > -bound, (least - 1) << fraction_bits, -NO_THRESHOLD)
     exact = np.rint(thresholds.factors * 2.0 ** (32 + shift - fraction_bits)).astype(np.int64)
     multipliers, addends = np.zeros_like(exact), np.zeros_like(exact)
     left = np.arange(len(exact))
@@ -192,85 +185,6 @@ def _find_addends(
     return None
 
 
-SPLIT_SHIFTS = (18, 19, 20, 21, 22, 17, 16, 15)
-"""Shifts S of ``requantize_split`` in the order in which they are tried, the same for all layers as :data:`SHIFTS`. With fewer
-bits the rounding of the inner shift moves more thresholds."""
-LOW_BITS = (13, 14, 12, 15, 11, 16)
-"""Bits B of the low part of a multiplier, in the order in which they are tried."""
-_SPLIT_TRIES = 17
-"""Number of multipliers around the exact quotient that are tried for each channel and B: others are off by 2**-17."""
-
-
-@frozen
-class SplitScale:
-    """Constants of ``requantize_split``.
-
-    ``high`` M1, ``low`` M0 and ``addends`` C: int64 arrays with one number for each channel. ``low_bits``: B. ``shift``: S."""
-
-    high: Array
-    low: Array
-    addends: Array
-    low_bits: int
-    shift: int
-
-
-def find_split_scale(thresholds: Thresholds, bias: Array) -> SplitScale | None:
-    """Find the constants with which ``requantize_split`` has the given thresholds; None if a channel has none.
-
-    ``bias``: int64 array with the bias of each channel or of all, which the addends include. All products and sums fit int32."""
-    if not _are_steps_regular(thresholds, MAX_FRACTION_BITS):
-        return None
-    largest = thresholds.bound + int(np.abs(bias).max(initial=0))
-    largest_factor = float(thresholds.factors.max())
-    results = largest * largest_factor + 2 * (thresholds.maximum - thresholds.minimum + 1)
-    fits = [s for s in SPLIT_SHIFTS if results * 2**s < INT32_MAX and largest_factor * 2**s < np.iinfo(np.int16).max]
-    largest_low = min(INT32_MAX // largest, np.iinfo(np.int16).max)
-    for shift in fits:
-        for low_bits in LOW_BITS:
-            if 1 << (low_bits - 1) < 4 * largest_low:  # the products of at least a quarter of the low parts fit
-                scale = _find_split_addends(thresholds, bias, largest, largest_low, low_bits, shift)
-                if scale is not None:
-                    return scale
-    return None
-
-
-def _find_split_addends(
-    thresholds: Thresholds, bias: Array, largest: int, largest_low: int, low_bits: int, shift: int
-) -> SplitScale | None:
-    """Find a split multiplier and an addend for every channel, given B and S.
-
-    ``largest``: largest magnitude of a sum without its bias. ``largest_low``: largest magnitude of a low part."""
-    channels = np.broadcast_shapes(thresholds.factors.shape, bias.shape)
-    unbiased = np.broadcast_to(thresholds.least_operands, (len(thresholds.results), *channels))
-    is_reached, is_passed = unbiased <= thresholds.bound, unbiased > -thresholds.bound
-    least, needed = unbiased - bias, thresholds.results << shift
-    exact = np.broadcast_to(np.rint(thresholds.factors * 2.0 ** (shift + low_bits)).astype(np.int64), channels)
-    multipliers, addends = np.zeros_like(exact), np.zeros_like(exact)
-    left = np.arange(len(exact))
-    for step in sorted(range(-(_SPLIT_TRIES // 2), _SPLIT_TRIES // 2 + 1), key=abs):
-        tried = np.maximum(exact[left] + step, 1)
-        starts, ends = least[:, left] * tried >> low_bits, (least[:, left] - 1) * tried >> low_bits
-        lowest = np.where(is_reached[:, left], needed - starts, -_NONE).max(axis=0, initial=-INT32_MAX)
-        highest = np.where(is_passed[:, left], needed - 1 - ends, _NONE).min(axis=0, initial=INT32_MAX)
-        addend, (high, low) = (lowest + highest) >> 1, _split_multipliers(tried, low_bits)
-        found = (lowest <= highest) & (np.abs(low) <= largest_low)
-        found &= largest * (high + 1) + np.abs(addend) <= INT32_MAX
-        if len(thresholds.factors) == 1:  # all channels share one multiplier
-            found &= found.all()
-        multipliers[left[found]], addends[left[found]] = tried[found], addend[found]
-        left = left[~found]
-        if not left.size:
-            parts = _split_multipliers(multipliers[: len(thresholds.factors)], low_bits)
-            return SplitScale(*parts, addends, low_bits, shift)
-    return None
-
-
-def _split_multipliers(multipliers: Array, low_bits: int) -> tuple[Array, Array]:
-    """Split multipliers into a high and a low part, the low part as near to zero as possible."""
-    high = (multipliers + (1 << (low_bits - 1))) >> low_bits
-    return high, multipliers - (high << low_bits)
-
-
 # ---- Replacement of the requantisation of a layer
 
 
@@ -281,11 +195,11 @@ def use_floor_requantisation(
 
     Return the nodes of the group, and a graph with their types and constants, from which the group is lowered. The
     constant bias of a layer becomes part of the addends. ``rounds``: the last shift rounds."""
-    if len(nodes) < 2 or not _scales_sums_of_anchor(graph, nodes[0], nodes[1]):
+    if len(nodes) < 2 or not scales_sums_of_anchor(graph, nodes[0], nodes[1]):
         return graph, tuple(nodes)
-    bias = _constant_bias(graph, nodes[0])
+    bias = constant_bias(graph, nodes[0])
     largest_bias = int(np.abs(bias).max(initial=0))
-    scale = _find_scale_of_requantize(*_requantisation_key(graph, nodes[1]), largest_bias, rounds)
+    scale = _find_scale_of_requantize(*requantisation_key(graph, nodes[1]), largest_bias, rounds)
     if scale is None:
         return graph, tuple(nodes)
     constants = {"addend": scale.addends + (bias << scale.fraction_bits), "multiplier": scale.multipliers}
@@ -294,28 +208,12 @@ def use_floor_requantisation(
         "fraction_bits": scale.fraction_bits,
         "shift": scale.shift,
         "halves": int(rounds),
-        "bound": _bound_of(nodes[1]) + largest_bias,
+        "bound": bound_of_sums(nodes[1]) + largest_bias,
     }
-    return _replace_requantize(graph, nodes, "requantize_floor", attrs, constants)
+    return replace_requantize(graph, nodes, "requantize_floor", attrs, constants)
 
 
-def use_split_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, tuple[Node, ...]]:
-    """Replace the ``requantize`` that follows the anchor of a fusion group by ``requantize_split``, if this is exact.
-
-    Return as :func:`use_floor_requantisation` does."""
-    if len(nodes) < 2 or not _scales_sums_of_anchor(graph, nodes[0], nodes[1]):
-        return graph, tuple(nodes)
-    bias = _constant_bias(graph, nodes[0])
-    scale = _find_split_scale_of_requantize(*_requantisation_key(graph, nodes[1]), tuple(bias.tolist()))
-    if scale is None:
-        return graph, tuple(nodes)
-    constants = {"addend": scale.addends, "multiplier": (scale.high << 16) + (scale.low & 0xFFFF)}
-    bound = _bound_of(nodes[1]) + int(np.abs(bias).max(initial=0))
-    attrs = {"low_bits": scale.low_bits, "shift": scale.shift, "zero_point": 0, "bound": bound}
-    return _replace_requantize(graph, nodes, "requantize_split", attrs, constants)
-
-
-def _replace_requantize(
+def replace_requantize(
     graph: Graph, nodes: Sequence[Node], op: str, attrs: Mapping[str, Any], constants: Mapping[str, Array]
 ) -> tuple[Graph, tuple[Node, ...]]:
     """Replace the second node of a group by the operator ``op`` with int32 ``constants``, by the names of its operands. The
@@ -332,7 +230,7 @@ def _replace_requantize(
     return whole, (anchor, new, *rest)
 
 
-def _bound_of(node: Node) -> int:
+def bound_of_sums(node: Node) -> int:
     """Return the largest magnitude of the sums that a ``requantize`` node declares; -1 if it declares none."""
     attrs: Mapping[str, Any] = {**REQUANTIZE, **node.attrs}
     return int(attrs["bound"])
@@ -344,13 +242,13 @@ def _bias_name(graph: Graph, anchor: Node) -> str:
     return anchor.inputs[2] if has_bias and anchor.inputs[2] in graph.consts else ""
 
 
-def _constant_bias(graph: Graph, anchor: Node) -> Array:
+def constant_bias(graph: Graph, anchor: Node) -> Array:
     """Return the constant bias of a layer as an int64 array, of one zero if there is none."""
     name = _bias_name(graph, anchor)
     return graph.consts[name].astype(np.int64).reshape(-1) if name else np.zeros(1, np.int64)
 
 
-def _scales_sums_of_anchor(graph: Graph, anchor: Node, node: Node) -> bool:
+def scales_sums_of_anchor(graph: Graph, anchor: Node, node: Node) -> bool:
     """Test whether a node is the ``requantize`` of the bounded int32 sums of ``anchor`` to 8 bits, by constants for each
     channel or for all."""
     if node.op != "requantize" or node.inputs[0] != anchor.outputs[0] or graph.types[node.inputs[0]].dtype != "int32":
@@ -365,11 +263,11 @@ def _scales_sums_of_anchor(graph: Graph, anchor: Node, node: Node) -> bool:
     )
 
 
-_AttrItems = tuple[tuple[str, Any], ...]
-_Numbers = tuple[tuple[str, tuple[int, ...]], ...]
+AttrItems = tuple[tuple[str, Any], ...]
+Numbers = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _requantisation_key(graph: Graph, node: Node) -> tuple[_AttrItems, _Numbers]:
+def requantisation_key(graph: Graph, node: Node) -> tuple[AttrItems, Numbers]:
     """Return the attributes of a ``requantize`` node, and the dtypes and numbers of its constant operands multiplier and shift,
     as far as these are operands."""
     operands = (graph.consts[name] for name in node.inputs[1:])
@@ -379,25 +277,16 @@ def _requantisation_key(graph: Graph, node: Node) -> tuple[_AttrItems, _Numbers]
 
 @lru_cache(maxsize=256)
 def _find_scale_of_requantize(
-    attr_items: _AttrItems, numbers: _Numbers, largest_bias: int, rounds: bool
+    attr_items: AttrItems, numbers: Numbers, largest_bias: int, rounds: bool
 ) -> FloorScale | None:
     """Find the constants that make ``requantize_floor`` equal to a ``requantize`` node.
 
     Memoised, because fitting a network to a board lowers the same layers many times."""
-    thresholds = _find_thresholds_of_requantize(attr_items, numbers)
+    thresholds = find_thresholds_of_requantize(attr_items, numbers)
     return None if thresholds is None else find_floor_scale(thresholds, largest_bias, rounds=rounds)
 
 
-@lru_cache(maxsize=256)
-def _find_split_scale_of_requantize(
-    attr_items: _AttrItems, numbers: _Numbers, bias: tuple[int, ...]
-) -> SplitScale | None:
-    """Find the constants that make ``requantize_split`` of sums without ``bias`` equal to a ``requantize`` node; memoised."""
-    thresholds = _find_thresholds_of_requantize(attr_items, numbers)
-    return None if thresholds is None else find_split_scale(thresholds, np.array(bias, np.int64))
-
-
-def _find_thresholds_of_requantize(attr_items: _AttrItems, numbers: _Numbers) -> Thresholds | None:
+def find_thresholds_of_requantize(attr_items: AttrItems, numbers: Numbers) -> Thresholds | None:
     """Find the thresholds of a ``requantize`` node; None if a factor is not positive or the function has none."""
     attrs = dict(attr_items)
     arrays = [np.array(values, dtype) for dtype, values in numbers]
@@ -485,71 +374,6 @@ def _make_floor_cases() -> Iterable[Case]:
     yield Case(exact, types, (1, 2), arrays, name="ends of int32")
 
 
-REQUANTIZE_SPLIT_ATTRS: Attributes = {
-    "low_bits": integer("bits of the low part of a multiplier", least=1, most=max(LOW_BITS)),
-    "shift": integer("bits by which the sum of the products is shifted to the right", least=1, most=max(SPLIT_SHIFTS)),
-    **STORED,
-    "bound": integer("the largest magnitude of x", least=0),
-}
-
-
-def _build_split_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    x, addend, multiplier = args
-    total = (
-        x * (multiplier >> 16) + ((x * ir.cast("int32", ir.cast("int16", multiplier))) >> attrs["low_bits"]) + addend
-    )
-    result = total >> attrs["shift"]
-    result = result + attrs["zero_point"] if attrs["zero_point"] else result
-    return clamp_to_dtype(result, attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
-
-
-def _split_halves(multipliers: Any) -> tuple[Array, Array]:
-    """Return the high and the low half of int32 multipliers as signed int64 numbers."""
-    numbers = np.asarray(multipliers, np.int64)
-    return numbers >> 16, numbers.astype(np.int16).astype(np.int64)
-
-
-def _evaluate_split_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x, addend = (np.asarray(array, np.int64) for array in arrays[:2])
-    high, low = _split_halves(arrays[2])
-    total = x * high + ((x * low) >> attrs["low_bits"]) + addend
-    result = (total >> attrs["shift"]) + attrs["zero_point"]
-    return (np.clip(result, attrs["minimum"], attrs["maximum"]).astype(dtypes.to_numpy(attrs["out_dtype"])),)
-
-
-def _split_overflow_message(checked_node: CheckedNode) -> str:
-    """Return a message if a product or a sum can overflow int32, or if the data are not int32; else an empty string."""
-    if checked_node.types[0].dtype != "int32":
-        return f"the data have an unsupported dtype; got {checked_node.types[0].dtype}, expected int32"
-    addends, multipliers = (np.zeros(1, np.int64) if data is None else data for data in checked_node.data[1:3])
-    addend, high, low = (
-        int(np.abs(numbers).max(initial=0)) for numbers in (addends.astype(np.int64), *_split_halves(multipliers))
-    )
-    bound = checked_node.attrs["bound"]
-    largest = max(bound * low, bound * high + (bound * low >> checked_node.attrs["low_bits"]) + 1 + addend)
-    return (
-        ""
-        if largest <= INT32_MAX
-        else f"products or their sum can overflow int32; got up to {largest}, expected at most {INT32_MAX}"
-    )
-
-
-def _make_split_cases() -> Iterable[Case]:
-    """Yield cases per channel and per tensor, with a zero point beside the addends, and with sums near the ends of int32."""
-    x = np.array([0, 1, -1, 127, -128, 9999, -9999, 54321, -54321, 80000, -80000, 4096], np.int32).reshape(3, 4)
-    for high, low, addends, low_bits, shift, zero, lowest, dtype in (
-        ((401, 399, 17, 1), (-4096, 4095, 0, 7), (0, 77, -(1 << 25), 1 << 24), 13, 18, 0, -128, "int8"),
-        ((300,), (-3000,), (1 << 17,), 12, 15, -7, -7, "int8"),
-        ((26000,), (26000,), (-(60 << 20), 0, 5, -1), 16, 20, 100, 0, "uint8"),
-    ):
-        attrs: dict[str, Any] = {"low_bits": low_bits, "shift": shift, "zero_point": zero, "bound": 80000}
-        attrs |= {"minimum": lowest, "maximum": dtypes.int_range(dtype)[1], "out_dtype": dtype}
-        multipliers = np.array([(a << 16) + (b & 0xFFFF) for a, b in zip(high, low, strict=True)], np.int32)
-        arrays = (x, np.array(addends, np.int32), multipliers)
-        types = tuple(TensorType(array.shape, "int32") for array in arrays)
-        yield Case(attrs, types, (1, 2), arrays, name=f"{dtype} of {len(high)} channels, shift {shift}")
-
-
 OPERATORS = (
     OpDef(
         "requantize_floor",
@@ -566,21 +390,5 @@ OPERATORS = (
         operand_names=("x", "addend", "multiplier"),
         formula="clamp(floor(({x} * 2**{fraction_bits} + {addend}) * {multiplier} / 2**(32 + {shift}) + {halves} / 2) "
         "+ {zero_point}, {minimum}, {maximum})",
-    ),
-    OpDef(
-        "requantize_split",
-        infer=infer_requantize,
-        reference=_evaluate_split_reference,
-        scalar=_build_split_expr,
-        cases=_make_split_cases,
-        constants={
-            1: OperandBounds(NumberUse.TERM, -INT32_MAX, INT32_MAX),
-            2: OperandBounds(NumberUse.FACTOR, 0, INT32_MAX),
-        },
-        sound=(stored_range_error_message, _split_overflow_message),
-        attrs=REQUANTIZE_SPLIT_ATTRS,
-        operand_names=("x", "addend", "multiplier"),
-        formula="clamp(floor(({x} * high({multiplier}) + floor({x} * low({multiplier}) / 2**{low_bits}) + {addend}) "
-        "/ 2**{shift}) + {zero_point}, {minimum}, {maximum})",
     ),
 )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``requantize_floor`` and ``requantize_split``: constants that make one product and a shift equal to a requantisation, for all
-operands."""
+"""``requantize_floor``, ``requantize_split`` and ``requantize_split_away``: constants that make products and shifts equal to a
+requantisation, for all operands."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,12 @@ from microc.ops import registry
 from microc.ops.quantised.requantize import REQUANTIZE
 from microc.ops.quantised.requantize_floor import (
     FloorScale,
-    SplitScale,
     Thresholds,
     find_floor_scale,
-    find_split_scale,
     find_thresholds,
     use_floor_requantisation,
-    use_split_requantisation,
 )
+from microc.ops.quantised.requantize_split import SplitScale, find_split_scale, use_split_requantisation
 
 BOUND = 40_000
 
@@ -80,39 +79,100 @@ def test_equals_the_requantisation_of_every_operand(rounds: bool, rounding: str,
     np.testing.assert_array_equal(apply_scale(scale, x, zero_point, 127), expected)
 
 
-def apply_split_scale(scale: SplitScale, x: Array, minimum: int, maximum: int) -> Array:
-    """Evaluate the formula of ``requantize_split``, all of whose products and sums fit int32."""
-    products = x * scale.high, x * scale.low
-    total = products[0] + (products[1] >> scale.low_bits)
+def apply_split_scale(scale: SplitScale, x: Array, attrs: dict[str, Any], is_possible: Array) -> Array:
+    """Evaluate the formula of ``requantize_split`` or ``requantize_split_away``. Products and sums that ``is_possible`` fit
+    int32."""
+    products = x * scale.high, (x >> scale.dropped_bits) * scale.low
+    total = products[0] + (products[1] >> scale.low_shift)
     for numbers in (*products, total, total + scale.addends):
-        assert np.abs(numbers).max() < 1 << 31
-    clipped: Array = np.clip((total + scale.addends) >> scale.shift, minimum, maximum)
+        assert np.abs(np.where(is_possible, numbers, 0)).max() < 1 << 31
+    total += scale.addends
+    if scale.steps is None:
+        results = total >> scale.shift
+    else:
+        total -= np.where(total < 0, scale.steps, 0)
+        results = ((total >> (scale.shift - 1)) + 2 * attrs["zero_point"] + 1) >> 1
+    clipped: Array = np.clip(results, attrs["minimum"], attrs["maximum"])
     return clipped
 
 
 @pytest.mark.parametrize("rounding", ["double", "single"])
-@pytest.mark.parametrize("zero_point", [-128, -100, 90])
+@pytest.mark.parametrize(
+    ("zero_point", "minimum", "maximum"),
+    [
+        (-128, -128, 127),
+        (-100, -100, 127),
+        (90, 90, 127),
+        (0, -128, 127),
+        (-17, -128, 127),
+        (126, -128, 127),
+        (5, -60, 77),
+    ],
+)
 @pytest.mark.parametrize("channels", [1, 16])
-@pytest.mark.parametrize("seed", range(2))
 def test_two_products_equal_the_requantisation_of_every_operand(
-    rounding: str, zero_point: int, channels: int, seed: int
+    rounding: str, zero_point: int, minimum: int, maximum: int, channels: int
 ) -> None:
-    """Every sum within the bound is compared, for channels with random factors and biases."""
-    generator = np.random.default_rng(seed)
+    """Every sum within the bound is compared, for channels with random factors, biases and ranges."""
+    generator = np.random.default_rng(zero_point + 128 + channels)
     mantissas, shifts = random_factors(generator, channels)
     bias = generator.integers(-5000, 5000, 16)
-    attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
+    attrs = {
+        "zero_point": zero_point,
+        "minimum": minimum,
+        "maximum": maximum,
+        "rounding": rounding,
+        "out_dtype": "int8",
+    }
     parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
     thresholds = find_all_thresholds(attrs, mantissas, shifts)
-    scale = find_split_scale(thresholds, bias)
+    largest_sums = generator.integers(BOUND // 4, BOUND + 5000, 16)
+    scale = find_split_scale(thresholds, bias, largest_sums)
     assert scale is not None
+    assert (scale.steps is not None) == (rounding == "double" and minimum < zero_point)
     assert len(scale.high) == len(scale.low) == channels
     x = np.broadcast_to(np.arange(-BOUND, BOUND + 1)[:, None], (2 * BOUND + 1, 16))
+    is_possible = np.abs(x - bias) <= largest_sums
     expected = requantise(attrs, x, *parameters)
-    np.testing.assert_array_equal(apply_split_scale(scale, x - bias, zero_point, 127), expected)
+    computed = apply_split_scale(scale, x - bias, attrs, is_possible)
+    np.testing.assert_array_equal(np.where(is_possible, computed, expected), expected)
 
 
-def test_is_refused_where_steps_are_irregular() -> None:
+@pytest.mark.parametrize("zero_point", [-128, 4])
+def test_large_sums_lose_bits_before_the_product_with_the_low_part(zero_point: int) -> None:
+    """Products with all bits of the sums would overflow int32."""
+    bound, generator = 2_000_000, np.random.default_rng(7)
+    mantissas, shifts = generator.integers(1 << 30, (1 << 31) - 1, 32), np.full(32, -9)
+    attrs = {"zero_point": zero_point, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
+    thresholds = find_thresholds(
+        lambda x: requantise(attrs, x, *parameters), np.ldexp(mantissas, shifts - 31), zero_point, -128, 127, bound
+    )
+    assert thresholds is not None
+    scale = find_split_scale(thresholds, np.zeros(1, np.int64), np.array([bound]))
+    assert scale is not None
+    assert scale.dropped_bits > 0
+    x = np.concatenate((np.arange(-200_000, 200_000, 7), np.linspace(-bound, bound, 9999).astype(np.int64)))
+    x = np.concatenate(
+        (np.broadcast_to(x[:, None], (len(x), 32)), thresholds.least_operands, thresholds.least_operands - 1)
+    )
+    x = np.clip(x, -bound, bound)
+    computed = apply_split_scale(scale, x, attrs, np.ones(x.shape, bool))
+    np.testing.assert_array_equal(computed, requantise(attrs, x, *parameters))
+
+
+def test_sums_that_do_not_occur_need_no_constants() -> None:
+    """A channel of small weights has fewer thresholds than the layer's bound gives: none here, but that of the zero point."""
+    mantissas, shifts = np.array([1 << 30, 1 << 30]), np.array([-6, -20])
+    attrs = {"zero_point": 0, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    thresholds = find_all_thresholds(attrs, mantissas, shifts)
+    scale = find_split_scale(thresholds, np.zeros(2, np.int64), np.array([BOUND, 3]))
+    assert scale is not None
+    x = np.broadcast_to(np.arange(-3, 4)[:, None], (7, 2))
+    np.testing.assert_array_equal(apply_split_scale(scale, x, attrs, np.ones(x.shape, bool))[:, 1], 0)
+
+
+def test_one_product_is_refused_where_steps_are_irregular() -> None:
     """Rounding half away from zero moves the thresholds of negative results."""
     mantissas, shifts = random_factors(np.random.default_rng(1), 4)
     attrs = {"zero_point": 0, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
@@ -121,7 +181,19 @@ def test_is_refused_where_steps_are_irregular() -> None:
     )
     assert thresholds is not None
     assert find_floor_scale(thresholds) is None
-    assert find_split_scale(thresholds, np.zeros(4, np.int64)) is None
+
+
+@pytest.mark.parametrize("moved", [0, -1, 1], ids=["steps as they are", "an early step", "a late step"])
+@pytest.mark.parametrize("rows", [slice(40, 41), slice(200, 201)], ids=["below zero", "above zero"])
+def test_two_products_are_refused_where_steps_are_irregular(moved: int, rows: slice) -> None:
+    """One threshold that moves by the distance of two leaves no constants, on either side of the zero point."""
+    mantissas, shifts = random_factors(np.random.default_rng(1), 4)
+    attrs = {"zero_point": 0, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    thresholds = find_all_thresholds(attrs, mantissas, shifts)
+    least = thresholds.least_operands.copy()
+    least[rows] += moved * np.rint(1 / thresholds.factors).astype(np.int64)
+    scale = find_split_scale(replace(thresholds, least_operands=least), np.zeros(4, np.int64), np.array([BOUND]))
+    assert (scale is not None) == (moved == 0)
 
 
 def test_operands_of_the_product_fit_int32() -> None:
@@ -134,7 +206,7 @@ def test_operands_of_the_product_fit_int32() -> None:
     assert scale is not None
     assert scale.fraction_bits < 8
     assert find_floor_scale(thresholds, 1 << 31) is None
-    assert find_split_scale(thresholds, np.array([1 << 31])) is None
+    assert find_split_scale(thresholds, np.array([1 << 31]), np.array([BOUND + (1 << 31)])) is None
 
 
 def layer(attrs: dict[str, Any], bias: bool) -> Graph:
@@ -175,11 +247,15 @@ def test_a_layer_computes_the_same(bias: bool, rounds: bool) -> None:
     np.testing.assert_array_equal(run_nodes(changed, nodes, x), run_nodes(graph, graph.nodes, x))
 
 
+@pytest.mark.parametrize("zero_point", [-128, 9])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_of_two_products_computes_the_same(bias: bool) -> None:
-    graph = layer(RELU, bias)
+def test_a_layer_of_two_products_computes_the_same(bias: bool, zero_point: int) -> None:
+    graph = layer({**RELU, "zero_point": zero_point}, bias)
     changed, nodes = use_split_requantisation(graph, graph.nodes)
-    assert [node.op for node in nodes] == ["dense", "requantize_split"]
+    assert [node.op for node in nodes] == [
+        "dense",
+        "requantize_split" if zero_point == -128 else "requantize_split_away",
+    ]
     assert nodes[0].inputs == ("x", "w")
     x = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
     np.testing.assert_array_equal(run_nodes(changed, nodes, x), run_nodes(graph, graph.nodes, x))
@@ -197,14 +273,18 @@ def run_nodes(graph: Graph, nodes: tuple[Node, ...], x: Array) -> Array:
 @pytest.mark.parametrize(
     "attrs",
     [
-        {**RELU, "minimum": -128, "zero_point": 0},
         {**RELU, "bound": -1},
         {**RELU, "input_zero_point": 3},
         {**RELU, "out_dtype": "int16", "maximum": 32767},
     ],
-    ids=["negative results", "no bound", "zero point of the sums", "16 bits"],
+    ids=["no bound", "zero point of the sums", "16 bits"],
 )
 def test_a_layer_is_left_alone(attrs: dict[str, Any]) -> None:
     graph = layer(attrs, True)
     assert use_floor_requantisation(graph, graph.nodes) == (graph, graph.nodes)
     assert use_split_requantisation(graph, graph.nodes) == (graph, graph.nodes)
+
+
+def test_one_product_leaves_negative_results_alone() -> None:
+    graph = layer({**RELU, "zero_point": 0}, True)
+    assert use_floor_requantisation(graph, graph.nodes) == (graph, graph.nodes)
