@@ -92,3 +92,27 @@ def test_it_has_slots_fields_patterns_and_pickles() -> None:
     assert names == ["name", "count", "parts", "note"] == list(vars(Ours)["__match_args__"])
     assert not hasattr(Ours("a"), "__dict__")
     assert pickle.loads(pickle.dumps(Ours("a", 7))) == Ours("a", 7)
+
+
+@frozen
+class Extended(Ours):
+    """Fields of its own, behind those of its base: a keyword without a default, a default that is built, a check."""
+
+    order: str = field(kw_only=True)
+    seen: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.order:
+            raise ValueError("no order")
+
+
+def test_objects_are_created_as_by_a_dataclass() -> None:
+    first, second = Extended("a", order="x"), Extended("a", 1, order="x", seen=[2])
+    assert (first.count, first.seen, second.count, second.seen) == (3, [], 1, [2])
+    assert Extended("a", order="x").seen is not first.seen
+    assert replace(first, name="b") == Extended("b", order="x")
+    with pytest.raises(TypeError, match=r"Extended.__init__\(\) missing 1 required keyword-only argument: 'order'"):
+        Extended("a")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="no order"):
+        Extended("a", order="")
+    assert Ours("a").name == "a"

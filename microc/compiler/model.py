@@ -142,13 +142,15 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
     are saved to a temporary file instead.
     """
     from microc.frontend import detect
-    from microc.frontend.torch.reader import is_module
 
-    if len(options.example_inputs) and not is_module(model):
-        raise UsageError(
-            f"example_inputs: got a model of type {type(model).__name__}, expected a torch.nn.Module",
-            hint="leave out example_inputs: other models contain the shapes of their inputs",
-        )
+    if len(options.example_inputs):
+        from microc.frontend.torch.reader import is_module
+
+        if not is_module(model):
+            raise UsageError(
+                f"example_inputs: got a model of type {type(model).__name__}, expected a torch.nn.Module",
+                hint="leave out example_inputs: other models contain the shapes of their inputs",
+            )
     if isinstance(model, (str, os.PathLike)):
         return validation.as_path("a model", model)
     if isinstance(model, Graph):

@@ -15,8 +15,6 @@ from microc.base.file_access import read_bytes
 from microc.base.operating_system import quote_argument
 from microc.errors import ModelError, OutputError, UnsupportedError, UsageError, similar_files_hint
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, list_archive_members
-from microc.frontend.torch import reader
-from microc.frontend.trees.sklearn import is_booster_file, read_booster_file
 from microc.graph.cut import bind_inputs
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
@@ -39,29 +37,29 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
         return sklearn.read_estimator(model, sklearn.single_input_shape(input_shapes, type(model).__name__))
     if "torch" in packages and hasattr(model, "graph_signature"):
-        from microc.frontend.torch import reader as torch_export
+        from microc.frontend.torch import reader
 
         if input_shapes:
             raise UsageError(
                 "input_shapes: an exported program has fixed shapes",
                 hint="export the program again with example inputs of this shape",
             )
-        return torch_export.read_program(model)
+        return reader.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
         return _read_keras_object(model, input_shapes)
     if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _read_model_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
-    if reader.is_module(model):
+    if "torch" in packages and hasattr(model, "forward") and hasattr(model, "state_dict"):
+        from microc.frontend.torch import reader
+
         if input_shapes:
             raise UsageError(
                 "input_shapes cannot be combined with a PyTorch module: example_inputs define the shapes",
                 hint="leave out input_shapes",
             )
-        from microc.frontend.torch import reader as torch_export
-
         program = reader.export_module(model, example_inputs)
         reader.warn_training_mode(model)
-        return torch_export.read_program(program, type(model).__name__)
+        return reader.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
     raise UsageError(
         f"got a model of type {type(model).__name__}, expected a supported model object", hint=f"give {hint}"
@@ -372,6 +370,8 @@ def _read_other_than_onnx(data: bytes, file_name: str, input_shapes: Mapping[str
         from microc.frontend.keras import reader as keras_reader
 
         return keras_reader.read_keras(data, file_name, input_shapes)
+    from microc.frontend.trees.sklearn import is_booster_file, read_booster_file
+
     if is_booster_file(data):
         return read_booster_file(data, file_name, input_shapes)
     _refuse_foreign_file(data, file_name)
@@ -381,13 +381,13 @@ def _read_other_than_onnx(data: bytes, file_name: str, input_shapes: Mapping[str
 def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
     """Convert a Keras or PyTorch model in a zip archive to a graph; return None for any other archive."""
     from microc.frontend.keras import file as keras_file
-    from microc.frontend.torch import reader as torch_export
+    from microc.frontend.torch import reader
 
     if keras_file.is_keras(data):
         from microc.frontend.keras import reader as keras_reader
 
         return keras_reader.read_keras(data, file_name, input_shapes)
-    return torch_export.read_pt2(data, file_name, input_shapes) if torch_export.is_torch(data) else None
+    return reader.read_pt2(data, file_name, input_shapes) if reader.is_torch(data) else None
 
 
 def is_tflite(data: bytes) -> bool:
@@ -452,6 +452,8 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
         return _read_tflite_input_shapes(data, path.name)
     if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
         return _read_keras_input_shapes(data, path.name)
+    from microc.frontend.trees.sklearn import is_booster_file
+
     if is_booster_file(data):
         return {}
     return _read_onnx_input_shapes(data, path.name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -79,6 +79,30 @@ class Body:
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}
         alu = self.text.count("__asm__")
         return {**memory, "alu": alu if alu or any(memory.values()) else 1}
+
+
+class BodyTable(Mapping[str, Body]):
+    """C bodies by the name of the intrinsic. An entry may be a function that builds its body at every lookup.
+
+    Long bodies are built so, because a compilation looks up few names, of the sets of one core."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Mapping[str, Body | Callable[[], Body]]) -> None:
+        self.entries = entries
+
+    def __getitem__(self, name: str) -> Body:
+        entry = self.entries[name]
+        return entry if isinstance(entry, Body) else entry()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
 @frozen

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +281,8 @@ def _board_facts(project: Project, port: str) -> dict[str, Any]:
 
 def _python_package_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that a verification uses, by name."""
+    from importlib import metadata  # it imports the package of e-mail, which no compilation needs
+
     versions = {"python": platform.python_version()}
     for name in _REPORTED_PACKAGES:
         try:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microc.base.file_access import read_bytes, read_text
 from microc.base.immutable import frozen
@@ -51,9 +51,10 @@ from microc.errors import (
 )
 from microc.module import WEIGHTS_HEADER_BYTES
 from microc.plugin import PORTABLE
-from microc.run.desktop.library import Library
-from microc.run.desktop.load import build_library
 from microc.target import Board
+
+if TYPE_CHECKING:
+    from microc.run.desktop.library import Library
 
 # ---- Packing a relocatable network into a blob. It is linked at two addresses; equal bytes prove position independence.
 
@@ -323,6 +324,8 @@ def build_host_library(project: Project) -> Library:
     """Compile a project's own network for this computer as a library. External functions of plugins are replaced by
     their Python implementations, and external code by microc's own kernels, so that both can be compared with the
     board."""
+    from microc.run.desktop.load import build_library
+
     folder, manifest = project.sources, project.manifest
     try:
         if "external" in manifest:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
+from microc.isa.instruction_set import Body, BodyLoop, BodyTable, InstructionSet, VectorUnit
 from microc.isa.mve.arm_mve_products import PRODUCT_BODIES, REQUANTISATION_BODIES, ROW_BODIES, WINDOW_BODIES
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
 from microc.isa.vocabulary.scalar_words import MOVED
@@ -213,16 +213,18 @@ def _format_gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
 ARM_MVE = InstructionSet(
     "Arm MVE",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
-    {
-        **{name: Body(text, _count_operations(name, "vector")) for name, text in _build_arithmetic_bodies()},
-        **{name: Body(text, _count_operations(name, kind)) for name, kind, text in _build_memory_access_bodies()},
-        **dict(_build_saturating_bodies()),
-        **dict(_build_copy_and_fill_bodies()),
-        **dict(_build_strided_copy_bodies()),
-        **PRODUCT_BODIES,
-        **ROW_BODIES,
-        **REQUANTISATION_BODIES,
-    },
+    BodyTable(
+        {
+            **{name: Body(text, _count_operations(name, "vector")) for name, text in _build_arithmetic_bodies()},
+            **{name: Body(text, _count_operations(name, kind)) for name, kind, text in _build_memory_access_bodies()},
+            **dict(_build_saturating_bodies()),
+            **dict(_build_copy_and_fill_bodies()),
+            **dict(_build_strided_copy_bodies()),
+            **PRODUCT_BODIES.entries,
+            **ROW_BODIES,
+            **REQUANTISATION_BODIES,
+        }
+    ),
     frozenset({"lanes"}),
     unit=VectorUnit({"int32x4": "int32x4_t"}, "arm_mve.h"),
 )

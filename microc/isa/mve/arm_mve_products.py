@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from string import Template
 from types import MappingProxyType
 
 from microc.base.immutable import frozen
 from microc.isa.instruction_order import Operation, Timing, order_operations
-from microc.isa.instruction_set import Body, BodyLoop
+from microc.isa.instruction_set import Body, BodyLoop, BodyTable
 from microc.isa.vocabulary.matrix_products import (
     BITS,
     HALF_WINDOWS,
@@ -336,6 +337,7 @@ def _format_assembly_statement_lines(
     yield "        : " + ", ".join(('"memory"', *clobbers)) + ");"
 
 
+@cache  # of PRODUCT_SHAPES
 def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Body:
     """Build the body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
     ``b_dtype``, with its operation counts."""
@@ -353,8 +355,8 @@ def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: in
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))
 
 
-PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
-    {product_name(*shape): _build_small_product_body(*shape) for shape in PRODUCT_SHAPES}
+PRODUCT_BODIES = BodyTable(
+    {product_name(*shape): partial(_build_small_product_body, *shape) for shape in PRODUCT_SHAPES}
 )
 
 
