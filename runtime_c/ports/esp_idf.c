@@ -12,6 +12,10 @@
 #include "freertos/task.h"
 #include "sdkconfig.h"
 
+#ifdef MICROC_PORT_CORES
+#include "microc_cores.h"
+#endif
+
 #define UART ((uart_port_t)MICROC_CONSOLE_UART)
 /* Bytes that the driver keeps until they are read: no less than what the host may send ahead of an answer. */
 #define RECEIVED_BYTES 1024
@@ -41,6 +45,9 @@ void microc_port_init(void)
     ESP_ERROR_CHECK(
         uart_set_pin(UART, MICROC_CONSOLE_TX_PIN, MICROC_CONSOLE_RX_PIN, UART_PIN_NO_CHANGE, UART_PIN_NO_CHANGE));
     ESP_ERROR_CHECK(uart_set_rx_timeout(UART, SILENCE));
+#ifdef MICROC_PORT_CORES
+    microc_port_cores_init();
+#endif
 }
 
 /* Waits for the first byte, so that other tasks run, and takes what has come with it. */

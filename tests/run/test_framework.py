@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.exports.programs import awkward
 from tests.support import digits
+from tests.support.native import WARNINGS
 
 STAND_IN = Path(__file__).parents[1] / "exports" / "stand_ins" / "esp_idf"
 BOARDS = tuple(name for name in list_boards() if "framework" in load_board(name).raw)
@@ -49,6 +52,37 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
         assert difference is None and len(layers) == len(device.kernels)
         assert device.stats().stack_bytes == 1000
         assert device.tick_hz == 240_000_000
+
+
+@needs("cmake", "gcc", "make")
+def test_both_cores(esp_idf: None, tmp_path: Path) -> None:
+    """A task of FreeRTOS, here a thread, computes the second halves: the same bits in every kernel of every run."""
+    text = (file_access.boards_folder() / "esp32-s3.toml").read_text()
+    path = tmp_path / "eager.toml"
+    path.write_text(re.sub(r"(?m)^min_instructions = .*$", "min_instructions = 1", text))
+    program = microc.compile(digits.INT8, board=load_board(path), cores=2)
+    project = open_project(program.write(tmp_path / "project"))
+    assert sum(kernel.get("cores") == 2 for kernel in project.manifest["kernels"]) > 1
+    build_project(project)
+    with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
+        inputs = draw_input_sets(device.project.manifest, device.inputs, 20)
+        layers, difference = compare_board_with_host(device, program.library(), inputs, tolerance=0)
+        assert difference is None and len(layers) == len(device.kernels)
+        assert device.stats().core1_stack_bytes == 600
+
+
+@needs("gcc")
+def test_the_second_core_needs_two(tmp_path: Path) -> None:
+    """ESP-IDF can be set to use one core only: then the port says so at compile time."""
+    (tmp_path / "sdkconfig.h").write_text("#define CONFIG_FREERTOS_UNICORE 1\n")
+    runtime = file_access.runtime_c_folder()
+    folders = [STAND_IN / "components" / "esp_driver_uart" / "include", runtime / "include", tmp_path]
+    command = ["gcc", "-fsyntax-only", "-DMICROC_FORK_STACK_BYTES=2048u", *(f"-I{folder}" for folder in folders)]
+    source = str(runtime / "ports" / "cores_esp_idf.c")
+    done = subprocess.run([*command, source], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and "compile the network with --cores 1" in done.stderr
+    (tmp_path / "sdkconfig.h").write_text("")
+    subprocess.run([*command, *WARNINGS, source], check=True, timeout=60)
 
 
 @needs("cmake", "gcc", "make")
