@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
@@ -22,8 +23,8 @@ from tests.frontend.run import library
 from tests.support.campaign import in_turn
 from tests.transform.test_qdq import Net, node_of, recognised
 
-SCALES = {"int8": (0.05, 3), "uint8": (0.05, 130), "int16": (2e-4, 0)}
-RESULTS = {"int8": 0.07, "uint8": 0.07, "int16": 3e-4}
+SCALES = {"int8": (0.05, 3), "uint8": (0.05, 130), "int16": (2e-4, 0), "uint16": (2e-4, 33000)}
+RESULTS = {"int8": 0.07, "uint8": 0.07, "int16": 3e-4, "uint16": 3e-4}
 
 
 class Wide(Net):
@@ -154,3 +155,35 @@ def test_zero_points_of_16_bits(name: str, requantize: str, monkeypatch: pytest.
     """onnxruntime's quantiser writes them unless it is told not to."""
     monkeypatch.setitem(SCALES, "int16", (2e-4, -20000))
     test_operators(name, ("int16", "int16", "int16", requantize))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_uint16_is_computed_as_int16(name: str) -> None:
+    """Also beside uint8; integers throughout, within a quantum of ONNX Runtime."""
+    net, result = OPERATORS[name]("uint16", "uint8")
+    model = net.ends(result, "uint16")
+    found = recognised(read(model))
+    assert all(kind.dtype in ("int16", "uint8", "int8", "int32") for kind in found.types.values() if kind.quant), found
+    inner = [each for each in found.nodes if each.op not in ("quantize", "dequantize")]
+    assert all(dtypes.is_integer(found.types[each.outputs[0]].dtype) for each in inner), ops(found)
+    graph = optimise_graph(read(model), Options())
+    for inputs in data(graph):
+        (meant,), _ = evaluate(graph, inputs)
+        assert abs(np.rint((meant - expected(model, list(inputs.values()))[0]) / RESULTS["uint16"])).max() <= 1
+
+
+def test_uint16_at_inputs_and_outputs_stays() -> None:
+    """They are converted exactly, and what is between them is integers."""
+    net = Wide(x=(2, 3), y=(2, 3))
+    left, right = (net.dq(name, 2e-4, 33000, "uint16") for name in ("x", "y"))
+    out = net.q(net.op("Mul", left, right), 3e-4, 500, "uint16")
+    model = net.model(out, opset=21)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.UINT16
+    graph = read(model)
+    low_high = [np.array([[0, 1, 65535], [33000, 40000, 2]], np.uint16), np.full((2, 3), 50000, np.uint16)]
+    (meant,), _ = evaluate(optimise_graph(graph, Options()), dict(zip(graph.inputs, low_high, strict=True)))
+    assert meant.dtype == np.uint16
+    np.testing.assert_array_equal(meant, expected(model, low_high)[0])
+    product = node_of(recognised(graph), "mul")
+    assert {recognised(graph).types[name].dtype for name in (*product.inputs, *product.outputs)} == {"int16"}

@@ -29,6 +29,7 @@ from microc.transform.quantised.qdq_values import (
     only_moves_elements,
     propagate_quantisation_over_moves,
     quant_and_dtype_of,
+    store_uint16_as_int16,
 )
 
 # ---- Biases of quantised layers: integers at the scale of the accumulator, which is data scale times weight scale.
@@ -229,7 +230,7 @@ def recognise_quantised_layers(graph: Graph, context: PassContext) -> Graph:
     """Replace ``dequantize -> operator -> quantize`` by quantised operators."""
     if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
-    return _recognise_layers_of_graph(graph)
+    return _recognise_layers_of_graph(store_uint16_as_int16(graph))
 
 
 PASS = Pass("qdq", recognise_quantised_layers, 0, around=True)

@@ -12,7 +12,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
 
@@ -41,6 +41,51 @@ def _propagate_in_order_of_moves(types_by_value: dict[str, TensorType], moves: I
             quant = types_by_value[known].quant
             if quant is not None and quant.axis is None and types_by_value[other].quant is None:
                 types_by_value[other] = replace(types_by_value[other], quant=quant)
+
+
+# ---- uint16 as int16. No integer kernel has uint16: integers and zero point are both reduced by 2**15, which changes neither the
+# numbers that they represent nor where they saturate.
+
+_UINT16_OFFSET = 1 << 15
+
+
+def store_uint16_as_int16(graph: Graph) -> Graph:
+    """Replace uint16 between ``quantize`` and ``dequantize`` by int16, in subgraphs too.
+
+    A uint16 value that other nodes read, an input or an output stays: it is dequantised and quantised to int16, or the
+    reverse, which is exact."""
+    consumers, kept = graph.consumers(), {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
+    types, consts, nodes = dict(graph.types), dict(graph.consts), list[Node]()
+    inner = {
+        name
+        for name, users in consumers.items()
+        if types[name].dtype == "uint16" and name not in kept and all(user.op == "dequantize" for user in users)
+    }
+
+    for node in graph.nodes:
+        regions = {name: store_uint16_as_int16(node.attr(name)) for name in registry.get(node.op).regions}
+        node = replace(node, attrs={**node.attrs, **regions}) if regions else node
+        reads, writes = node.op == "dequantize", node.op == "quantize" and types[node.inputs[0]].dtype == "float32"
+        value = node.inputs[0] if reads else node.outputs[0]
+        if not (reads or writes) or graph.types[value].dtype != "uint16":
+            nodes.append(node)
+            continue
+        scales: dict[str, Attr] = {"scale": node.attr("scale"), "axis": node.attr("axis")}
+        scales["zero_point"] = tuple(zero - _UINT16_OFFSET for zero in node.attr("zero_point"))
+        to_int16: Mapping[str, Attr] = {**scales, "out_dtype": "int16", **EVEN}
+        if value in inner:
+            types[value] = replace(types[value], dtype="int16")
+            if value in consts and consts[value].dtype == np.uint16:
+                consts[value] = (consts[value].astype(np.int32) - _UINT16_OFFSET).astype(np.int16)
+            nodes.append(replace(node, attrs=scales if reads else {**node.attrs, **to_int16}))
+            continue
+        real = new_value(types, f"{value}_real", replace(graph.types[value], dtype="float32", quant=None))
+        integers = new_value(types, f"{value}_int16", replace(graph.types[value], dtype="int16", quant=None))
+        first = replace(node, outputs=(real,)) if reads else replace(node, outputs=(integers,), attrs=to_int16)
+        from_int16 = Node("dequantize", (integers,), (node.outputs[0] if reads else real,), scales, node.loc)
+        last = Node("quantize", (real,), (integers,), to_int16, node.loc) if reads else replace(node, inputs=(real,))
+        nodes += [first, last, from_int16] if reads else [first, from_int16, last]
+    return graph.with_nodes(nodes, types=types, consts=consts)
 
 
 def is_unary_function(node: Node) -> bool:
