@@ -187,3 +187,22 @@ def test_uint16_at_inputs_and_outputs_stays() -> None:
     np.testing.assert_array_equal(meant, expected(model, low_high)[0])
     product = node_of(recognised(graph), "mul")
     assert {recognised(graph).types[name].dtype for name in (*product.inputs, *product.outputs)} == {"int16"}
+
+
+@pytest.mark.parametrize(
+    ("code", "tabled"),
+    [("Sigmoid", True), ("Tanh", True), ("Elu", True), ("Softplus", True), ("HardSwish", False), ("Sqrt", False)],
+)
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+def test_functions_of_16_bits_are_interpolated_in_fixed_point(code: str, tabled: bool, dtype: str) -> None:
+    """If that is within a step for all 65536 inputs; HardSwish has kinks, a square root is too steep at 0."""
+    net, result = _one(code, (1 << 16,))(dtype, "")
+    model = net.ends(result, dtype)
+    graph = optimise_graph(read(model), Options(requantize="fixed"))
+    assert (ops(graph).count("lookup16") == 1) == tabled, ops(graph)
+    if not tabled:
+        return
+    low, high = dtypes.int_range(dtype)
+    x = (np.arange(low, high + 1) - SCALES[dtype][1]).astype(np.float32) * np.float32(SCALES[dtype][0])
+    (meant,), _ = evaluate(graph, {graph.inputs[0]: x})
+    assert abs(np.rint((meant - expected(model, [x])[0]) / RESULTS[dtype])).max() <= 1

@@ -478,6 +478,19 @@ def interpolate_table(read_table: Callable[[Any], Any], x: Any) -> Any:
     return base + (((read_table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
 
 
+def fit_interpolation_table(results: Array) -> Array | None:
+    """Return a table of POINTS int16 points whose interpolation is within one of ``results``, the int16 results of a
+    function for all 65536 inputs in ascending order; None if it is not.
+
+    As in TFLite, a point is corrected by half of the interpolation error in the middle of the segment behind it."""
+    exact = results.astype(np.int64)
+    starts, middles, ends = exact[::128], exact[64::128], np.append(exact[128::128], exact[-1])
+    points = np.append(np.rint(starts - (starts + ends - 2 * middles) / 4), exact[-1]).clip(-32768, 32767)
+    table = points.astype(np.int64)
+    found = interpolate_table(lambda index: table[index], np.arange(-32768, 32768))
+    return table.astype(np.int16) if abs(found - exact).max() <= 1 else None
+
+
 # ---- Functions whose int16 form TFLite's kernels interpolate. Arguments and results are float32; ``lowest_value`` is the least
 # real number of the output. Functions of the C library are rounded from float64; the rounding to int16 hides the difference.
 #

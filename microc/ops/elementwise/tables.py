@@ -100,7 +100,7 @@ def quantised_clip_bounds(
 
 
 def compute_lookup_table(parameters: TableParameters) -> Array:
-    """Return the 256 results of an 8-bit function, for all inputs in ascending order."""
+    """Return the results of a function of 8 or 16 bits, for all inputs in ascending order."""
     if parameters.rounding == Rounding.EVEN:
         return _compute_float_table(parameters, half_to_even=True)
     return _KERNELS.get(parameters.op, _compute_float_table)(parameters)

@@ -16,6 +16,9 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops import registry
 from microc.ops.arithmetic import Rewrite, emit_activation
 from microc.ops.attributes import Rounding, Ties
+from microc.ops.elementwise.elementwise import fit_interpolation_table
+from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME
+from microc.ops.elementwise.tables import TableParameters, compute_lookup_table
 from microc.transform.pass_context import Pass, PassContext
 
 # ---- Rounding of requantisation. TFLite's format does not define it, so that it differs between runtimes:
@@ -116,6 +119,41 @@ def convert_requantisation_to_fixed_point(graph: Graph) -> Graph:
         return replace(node, attrs={**node.attrs, "rounding": Rounding.SINGLE})
 
     return graph.with_nodes(requantise_in_fixed_point(node) for node in graph.nodes)
+
+
+_INT16_BY_MULTIPLIER = frozenset(("abs", "clip", "leaky_relu", "quantize", "relu"))
+"""Functions that scale int16 by fixed-point multipliers, without a table."""
+
+
+def interpolate_int16_functions(graph: Graph) -> Graph:
+    """Replace functions of one int16 value by an interpolation between 513 points, where each of the 65536 results
+    differs by at most one from ONNX's, as computed here."""
+    types, consts, nodes = dict(graph.types), dict(graph.consts), list[Node]()
+    for node in graph.nodes:
+        if regions := registry.get(node.op).regions:
+            bodies = {name: interpolate_int16_functions(node.attr(name)) for name in regions}
+            node = replace(node, attrs={**node.attrs, **bodies})
+        table = _fit_table_of_function(node, graph)
+        if table is not None:
+            name = fresh_name(types, f"{node.outputs[0]}.table")
+            types[name], consts[name] = TensorType(table.shape, table.dtype.name), table
+            node = replace(node, op="lookup16", inputs=(node.inputs[0], name), attrs={})
+        nodes.append(node)
+    return graph.with_nodes(nodes, types=types, consts=consts)
+
+
+def _fit_table_of_function(node: Node, graph: Graph) -> Array | None:
+    """Return the points of a function from int16 to int16 with ONNX's rounding; None for other nodes, or if no table is
+    near enough."""
+    if node.op in _INT16_BY_MULTIPLIER or node.op not in UNARY_BY_NAME or node.attrs.get("rounding") != Rounding.EVEN:
+        return None
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    if source.dtype != "int16" or result.dtype != "int16" or source.quant is None or result.quant is None:
+        return None
+    parameters = TableParameters(
+        node.op, node.attrs, source.quant, result.quant, source.dtype, result.dtype, Rounding.EVEN
+    )
+    return fit_interpolation_table(compute_lookup_table(parameters))
 
 
 ROUNDING_PASS = Pass("rounding", set_rounding_attributes, 0, around=True)
@@ -239,7 +277,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
     With option ``requantize=fixed``, ONNX's float requantisation is converted to fixed point first. Raise
     UnsupportedError that lists all operators without a core form."""
     if context.options.get("requantize") == "fixed":
-        graph = convert_requantisation_to_fixed_point(graph)
+        graph = convert_requantisation_to_fixed_point(interpolate_int16_functions(graph))
     for _ in range(ROUNDS):
         rewritten = _legalize_each_operator_once(graph)
         if rewritten is graph:
