@@ -37,7 +37,19 @@ from microc.external.backend import BACKENDS, Backend, Code, Entry, Region, Span
 from microc.frontend.signature import Rank, Value, bind_converter
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
-from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin, list_intrinsics
+from microc.isa import (
+    CORES,
+    FAMILIES,
+    SCALAR,
+    TENSOR,
+    Body,
+    Core,
+    Costs,
+    InstructionSet,
+    Intrin,
+    VectorUnit,
+    list_intrinsics,
+)
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.isa.portable import UNALIGNED
 from microc.isa.small_families import with_unit
@@ -88,6 +100,7 @@ __all__ = (
     "TfliteApplication",
     "UnsupportedError",
     "Value",
+    "VectorUnit",
     "active",
     "choice",
     "element_type",

@@ -19,8 +19,6 @@ from microc.errors import InternalError
 Array = NDArray[Any]
 
 _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x(?:vscalex)?([1-9]\d?))?")
-VECTORS = (128, 256, 512)
-"""Widths of vector registers, in bits."""
 SCREENED_ELEMENTS = 64
 """Number of leading elements of an array that :func:`is_exact_in` tests first. Most arrays are rejected by these
 alone, without a scan of all elements."""
@@ -126,10 +124,10 @@ def c_name(dtype: str) -> str:
     has a C type named after its dtype (``int32x4``); code generation defines that type."""
     kind, bits, lanes = dtype_parts(dtype)
     if lanes > 1:
+        if is_vector(dtype):
+            return dtype
         if kind == "int" and bits * lanes == 32:
             return "int32_t"
-        if bits * lanes in VECTORS or is_scalable(dtype):
-            return dtype
         raise InternalError(f"{dtype} has no portable C type")
     if kind == "bool":
         return "bool"

@@ -24,6 +24,7 @@ from microc.isa.instruction_set import (
     TensorIntrin,
     VectorUnit,
     build_lane_form,
+    build_lane_operation,
     has_lane_form,
     split_lane_form,
 )
@@ -44,13 +45,15 @@ _VOCABULARY = {intrin.name: intrin for intrin in INTRINSICS}
 
 
 def list_intrinsics(instructions: InstructionSet) -> tuple[Intrin, ...]:
-    """Return the intrinsics of a set that the vocabulary lacks: those that it declares, and the forms in lanes of scalar
-    intrinsics for which it has bodies (:func:`.instruction_set.build_lane_form`)."""
+    """Return the intrinsics of a set that the vocabulary lacks: those that it declares, and those for which it has bodies in
+    lanes: forms of scalar intrinsics (:func:`.instruction_set.build_lane_form`), and operations on lanes narrower than int32
+    (:func:`.instruction_set.build_lane_operation`)."""
     known = _VOCABULARY | {intrin.name: intrin for intrin in instructions.intrinsics}
-    forms = (split_lane_form(name) for name in instructions.bodies if name not in known)
-    scalars = ((known[name], lanes) for name, lanes in forms if lanes and name in known)
+    others = [name for name in instructions.bodies if name not in known]
+    scalars = ((known[name], lanes) for name, lanes in map(split_lane_form, others) if lanes and name in known)
     lane_forms = (build_lane_form(scalar, lanes) for scalar, lanes in scalars if has_lane_form(scalar, lanes))
-    return (*instructions.intrinsics, *lane_forms)
+    operations = (operation for name in others if (operation := build_lane_operation(name)) is not None)
+    return (*instructions.intrinsics, *lane_forms, *operations)
 
 
 SCALAR: Registry[Intrin] = Registry(

@@ -15,7 +15,7 @@ from microc.isa.instruction_order import Pipeline
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
-from microc.tir.names import Lanes, parse_lanes
+from microc.tir.names import LANE_OPERATORS, Lanes, parse_lanes
 from microc.tir.rewrite import substitute
 
 # ---- An intrinsic is a function of the machine-independent vocabulary: a name with a meaning in TIR. An instruction set has a
@@ -193,6 +193,31 @@ def build_lane_form(scalar: Intrin, lanes: Lanes) -> Intrin:
         # The highest lane is signed, so that its product by a power of two does not overflow.
         word = word | (value if shift + bits < 32 else (value ^ sign) - sign) * (1 << shift)
     return Intrin(name, params, word)
+
+
+def build_lane_operation(name: str) -> Intrin | None:
+    """Build the operation that a name describes in lanes narrower than int32; None for other names.
+
+    ``load_i16x4(p)`` and ``store_i16x4(p, a)`` access consecutive elements, at any address of an element. ``dup_i16x4(n)``
+    sets all lanes to a number. ``add_i16x4(a, b)`` and the like compute an operator of :data:`~microc.tir.names.LANE_OPERATORS`;
+    their results wrap around."""
+    base, lanes = split_lane_form(name)
+    if lanes is None or not lanes.is_narrow or lanes.scalable:
+        return None
+    for op in (op for op, form in LANE_OPERATORS.items() if form == base):
+        wide = "uint32" if op == "mul" else "int32"  # the product of two uint16 exceeds int32
+        scalar = Intrin(base, (A, B), ir.binary(op, A.astype(wide), B.astype(wide)).astype("int32"))
+        return build_lane_form(scalar, lanes)
+    p, a, n = Buffer("p", (lanes.count,), lanes.dtype), Var("a", lanes.dtype), Var("n")
+    match "" if lanes.is_word else base:
+        case "load":
+            return Intrin(name, (p,), p[LANE], lanes.count)
+        case "store":
+            return Intrin(name, (p, Var("a", lanes.register_dtype)), ir.Store(p, (LANE,), a), lanes.count)
+        case "dup":
+            return Intrin(name, (n,), n.astype(lanes.dtype), lanes.count)
+        case _:
+            return None
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -39,8 +39,8 @@ from microc.document.blocks import (
 from microc.document.renderers import Showable, render_text
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
-from microc.isa import SCALAR, TENSOR
-from microc.isa.instruction_set import split_lane_form
+from microc.isa import CORES, SCALAR, TENSOR
+from microc.isa.instruction_set import build_lane_operation, split_lane_form
 from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.module import Call, Module, Trial
 from microc.reports.report_document import describe_tensor_memories, describe_tensor_unit_use, tensor_unit_table
@@ -48,12 +48,15 @@ from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES
 from microc.schedule.primitives.memory_selection import is_selected_in_memory
-from microc.schedule.primitives.selection import find_equal_intrinsic, find_occurrences, fits_lanes
+from microc.schedule.primitives.selection import find_equal_intrinsic, find_lane_operation, find_occurrences, fits_lanes
 from microc.schedule.rules.around_rules import IdentityCost, list_identity_costs, list_memory_call_costs
+from microc.schedule.rules.movement import list_lane_forms
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
-from microc.tir.names import SHIFTED_SATURATIONS
-from microc.tir.rewrite import walk_all_exprs
+from microc.tir.lower.lane_scope import NotVectorizableError
+from microc.tir.lower.packed_lanes import to_packed_loop
+from microc.tir.names import LANE_FORMS, SHIFTED_SATURATIONS, Lanes
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.text import to_text
 
 if TYPE_CHECKING:
@@ -206,6 +209,10 @@ def _explain_missing_call(
     if missing:
         return f"it is used together with {', '.join(missing)}, for which the core has no C body"
     scalar, lanes = split_lane_form(name)
+    if name not in SCALAR.permanent_names and find_lane_operation(SCALAR[name]):
+        return ""
+    if name not in SCALAR.permanent_names and build_lane_operation(name) is not None and SCALAR[name].lanes:
+        return f"it is declared with another meaning or other parameters than {scalar} in the lanes {name.rpartition('_')[2]}"
     if lanes and scalar not in SCALAR and not users and name not in SCALAR.permanent_names:
         return f"loops over lanes call forms of scalar intrinsics, and no {scalar} is declared"
     usable = [identity.name for identity in identities if not identity.refusal]
@@ -216,6 +223,11 @@ def _explain_missing_call(
     if cost is None and is_selected_in_memory(name):
         return ""
     if cost is None and not users and name not in SCALAR.permanent_names:
+        if SCALAR[name].lanes:
+            return (
+                "in lanes, only operations and forms of scalar intrinsics are called: declare a scalar intrinsic of this "
+                "meaning, and name the body after it and the lanes"
+            )
         return (
             "its meaning is no formula, store or loop of stores of contiguous elements: only a tensor intrinsic or a "
             "schedule rule that names it calls it"
@@ -230,7 +242,9 @@ def _explain_missing_call(
 def _explain_missing_occurrence(name: str, target: Target, module: Module) -> str:
     """Explain why no kernel calls an intrinsic that is cheaper than portable C: where its meaning occurs, and what is missing
     there."""
-    core, (scalar, lanes) = target.core, split_lane_form(name)
+    core, (scalar, lanes) = target.core, find_lane_operation(SCALAR[name]) or split_lane_form(name)
+    if lanes and find_lane_operation(SCALAR[name]):
+        return _explain_missing_lanes(name, lanes, target, module)
     if lanes and scalar in SCALAR:
         accesses = {f"load_{lanes.suffix}", f"store_{lanes.suffix}"} - core.has
         if lanes.is_narrow and accesses:
@@ -264,6 +278,30 @@ def _explain_missing_occurrence(name: str, target: Target, module: Module) -> st
             f"its meaning occurs in {', '.join(sorted(occurrences.values()))}, in no loop over the lanes {lanes.suffix}"
         )
     return "its meaning does not occur in this network"
+
+
+def _explain_missing_lanes(name: str, lanes: Lanes, target: Target, module: Module) -> str:
+    """Explain why no kernel calls the intrinsic ``name``, an operation in lanes narrower than int32: what the core lacks, or why
+    the loops that store such elements have no form in the lanes."""
+    forms = list_lane_forms(target, CORES.entries, SCALAR.entries)[lanes]
+    if missing := [f"{access}_{lanes.suffix}" for access in ("load", "store") if access not in forms]:
+        return f"it is used together with {', '.join(missing)}, for which the core has no C body"
+    note = (LANE_FORMS, " ".join(f"{operation}={form}" for operation, form in forms.items()))
+    faults: list[str] = []
+    for kernel in module.kernels:
+        for loop in walk_stmt(kernel.func.body):
+            inside = list(walk_stmt(loop.body)) if isinstance(loop, ir.For) else []
+            if not isinstance(loop, ir.For) or any(isinstance(s, ir.For) for s in inside):
+                continue
+            if any(isinstance(s, ir.Store) and s.buffer.dtype == lanes.dtype for s in inside):
+                try:
+                    packed = to_packed_loop(replace(loop, annotations=(note,)), lanes)
+                except NotVectorizableError as error:
+                    faults.append(f"a loop of {kernel.name} has no form in the lanes {lanes.suffix}: {error}")
+                else:
+                    if any(isinstance(x, ir.Call) and x.name == name for x in walk_all_exprs(packed)):
+                        faults.append(f"a loop of {kernel.name} takes fewer instructions without it, by the cost model")
+    return next(iter(faults), "its meaning does not occur in this network")
 
 
 def find_step_of_layer(module: Module, layer_query: str) -> int:

@@ -7,6 +7,7 @@ a matrix accelerator."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -111,7 +112,8 @@ STRIDED: Final = "strided"
 """Note on a ``lanes`` loop. Its value is the largest stride at which the core copies elements of 8 or 16 bits by vectors."""
 LANE_FORMS: Final = "lane_forms"
 """Note on a ``lanes`` or ``vectorized`` loop. Its value names the scalar intrinsics that the core computes in lanes, too, with
-spaces between them."""
+spaces between them; for lanes narrower than int32 also operations (:data:`LANE_OPERATORS`, ``load``, ``store``, ``dup``).
+``add=acme_add``: the intrinsic ``acme_add`` computes the operation ``add``, instead of ``add_i16x4``."""
 MOVED: Final = "moved"
 """Note on a copy loop for which a test is generated that decides at run time whether whole words can be copied."""
 PEEL: Final = "peel"
@@ -171,6 +173,21 @@ SUFFIXES: Final = MappingProxyType(
 _LANES = re.compile(f"({'|'.join(SUFFIXES.values())})x(vscalex)?([1-9][0-9]?)")
 
 
+LANE_OPERATORS: Final = MappingProxyType(
+    {
+        "add": "add",
+        "sub": "sub",
+        "mul": "mul",
+        "min": "min",
+        "max": "max",
+        "bitand": "and",
+        "bitor": "or",
+        "bitxor": "xor",
+    }
+)
+"""Names of the intrinsics that compute integer operators in lanes."""
+
+
 @frozen
 class Lanes:
     """The lanes of a register: ``count`` numbers of ``dtype``. A ``scalable`` register has that many or a multiple."""
@@ -228,9 +245,11 @@ def lanes_of(loop: ir.For) -> tuple[Lanes, ...]:
     return tuple(word for word in WORD_LANES if stores and word.dtype == stores[-1].buffer.dtype)
 
 
-def lane_forms(loop: ir.For) -> frozenset[str]:
-    """Return the operations that the core also computes in the lanes of a loop (:data:`LANE_FORMS`)."""
-    return frozenset(str(dict(loop.annotations).get(LANE_FORMS, "")).split())
+def lane_forms(loop: ir.For) -> Mapping[str, str]:
+    """Return the operations that the core also computes in the lanes of a loop (:data:`LANE_FORMS`), each with the name of the
+    intrinsic, which is empty if it consists of the operation and the lanes."""
+    forms = str(dict(loop.annotations).get(LANE_FORMS, "")).split()
+    return {operation: name for operation, _, name in (form.partition("=") for form in forms)}
 
 
 # ---- Instructions of a tensor unit (matrix accelerator) as calls, and the queue in which each instruction waits. Their

@@ -13,7 +13,7 @@ from microc.schedule.cost.operation_counts import Selector
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.lower.loop_splitting import only_moves_data
-from microc.tir.names import LANES, MOVED, PRODUCT, STRIDED, UNIT, WINDOW
+from microc.tir.names import LANES, MOVED, PRODUCT, STRIDED, UNIT, WINDOW, lanes_of
 from microc.tir.rewrite import children, free_vars, stmt_children, walk_expr, walk_stmt
 
 LOOP_CONTROL = 2
@@ -108,7 +108,7 @@ class _Forecaster:
             inside = any(isinstance(s, ir.For) and PRODUCT in dict(s.annotations) for s in walk_stmt(loop.body))
             trip_count, unrolled = trip_count if inside else max(1.0, trip_count / PRODUCT_LANES), True
         elif LANES in notes:
-            trip_count = max(1.0, trip_count / int(notes[LANES]))
+            trip_count = max(1.0, trip_count / lanes_of(loop)[0].count)
         elif loop.kind == "vectorized" or notes.keys() & {MOVED, STRIDED}:
             trip_count = max(1.0, trip_count / COPIED_ELEMENTS)
         self.loops.append(_EnclosingLoop(loop.var, extent, trip_count, unrolled))

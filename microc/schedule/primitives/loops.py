@@ -30,7 +30,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import simplify
-from microc.tir.names import BLOCK_NOTES, DISTRIBUTED, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
+from microc.tir.names import BLOCK_NOTES, DISTRIBUTED, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE, parse_lanes
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
 from microc.tir.text.print import format_expr
 
@@ -335,9 +335,10 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
     """Attach an annotation to a loop. It is part of the function's text form, and appears in comments of the
     generated C."""
     _check_annotation_key(key, LOOP_NOTES)
-    if key == LANES and value not in VECTORS:
+    if key == LANES and value not in VECTORS and not ((lanes := parse_lanes(str(value))) and lanes.is_narrow):
         raise ScheduleError(
-            f"annotate: wrong number of lanes for loop {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
+            f"annotate: wrong number of lanes for loop {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}",
+            hint="or name lanes narrower than int32 for which the core has intrinsics, such as 'i16x4'",
         )
     if key == DISTRIBUTED and value != 2:
         raise ScheduleError(f"annotate: wrong number of cores for loop {loop!r}; got {value!r}, expected 2")

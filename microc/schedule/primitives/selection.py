@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from microc.base import dtypes
 from microc.errors import ScheduleError, known_names_hint
 from microc.isa import SCALAR, Intrin
-from microc.isa.instruction_set import split_lane_form
+from microc.isa.instruction_set import build_lane_operation, split_lane_form
 from microc.schedule.identities import IDENTITIES, Context, Identity, Match
 from microc.schedule.primitives.memory_selection import (
     build_arguments,
@@ -34,16 +35,18 @@ from microc.schedule.primitives.unification import (
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
 from microc.tir.analysis.linear_forms import within
-from microc.tir.analysis.simplification import bounds_of
+from microc.tir.analysis.simplification import bounds_of, simplify
 from microc.tir.lower.lane_code import LANE_CALLS
-from microc.tir.names import LANE_FORMS, RESULT_RANGES, Lanes, lane_forms, lanes_of
+from microc.tir.names import LANE_FORMS, LANE_OPERATORS, RESULT_RANGES, SUFFIXES, Lanes, lanes_of
 from microc.tir.rewrite import (
     ExprMap,
+    free_vars,
     map_children,
     map_expr,
     map_stmt,
     stmt_children,
     stmt_exprs,
+    substitute,
     walk_all_exprs,
     walk_expr,
     walk_stmt,
@@ -239,8 +242,9 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
         forms = {name for name in calls for form in lanes if f"{name}_{form.suffix}" in called}
         if not forms:
             return stmt
-        others = tuple(note for note in stmt.annotations if note[0] != LANE_FORMS)
-        return replace(stmt, annotations=(*others, (LANE_FORMS, " ".join(sorted(forms | lane_forms(stmt))))))
+        notes = dict(stmt.annotations)
+        forms.update(str(notes.pop(LANE_FORMS, "")).split())
+        return replace(stmt, annotations=(*notes.items(), (LANE_FORMS, " ".join(sorted(forms)))))
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         return map_expr(expr, selectors[lanes_of_expr.get(id(expr), ())])
@@ -395,6 +399,83 @@ def fits_lanes(intrin: Intrin, lanes: Lanes) -> bool:
     ends = dict.fromkeys((param for param in intrin.params if isinstance(param, ir.Var)), reach)
     bounds = bounds_of(intrin.meaning, ends) if isinstance(intrin.meaning, ir.Expr) else None
     return bounds is not None and within(bounds, reach)
+
+
+@lru_cache(maxsize=1024)
+def find_lane_operation(intrin: Intrin) -> tuple[str, Lanes] | None:
+    """Return the operation that an intrinsic computes in the lanes of a vector narrower than int32, and the lanes: the name of an
+    operator (:data:`~microc.tir.names.LANE_OPERATORS`), ``load``, ``store`` or ``dup``. Its meaning decides, not its name.
+
+    None for other intrinsics."""
+    registers = [
+        dtype for dtype in (intrin.result, *(p.dtype for p in intrin.params)) if dtype and dtypes.is_vector(dtype)
+    ]
+    if not intrin.lanes or intrin.scalable or not registers:
+        return None
+    kind, bits, count = dtypes.dtype_parts(registers[0])
+    if bits >= 32 or f"{kind}{bits}" not in SUFFIXES:
+        return None
+    lanes = Lanes(f"{kind}{bits}", count)
+    for operation in (*LANE_OPERATORS.values(), "load", "store", "dup"):
+        wanted = build_lane_operation(f"{operation}_{lanes.suffix}")
+        if wanted is not None and _have_equal_meanings(wanted, intrin):
+            return operation, lanes
+    return None
+
+
+def _have_equal_meanings(wanted: Intrin, declared: Intrin) -> bool:
+    """Test whether two intrinsics have parameters of the same dtypes, in this order, and equal meanings.
+
+    Values in other forms are compared at :data:`_SAMPLES` of all operands: 484 pairs, with both ends of every width, tell all
+    operations apart that wrap, saturate, round or average."""
+    if len(wanted.params) != len(declared.params) or wanted.lanes != declared.lanes:
+        return False
+    names: dict[ir.Var, ir.Expr] = {}
+    buffers: dict[ir.Buffer, ir.Buffer] = {}
+    for p, q in zip(declared.params, wanted.params, strict=True):
+        if p.dtype != q.dtype:
+            return False
+        if isinstance(p, ir.Buffer) and isinstance(q, ir.Buffer):
+            buffers[p] = q
+        elif isinstance(p, ir.Var) and isinstance(q, ir.Var):
+            element = dtypes.dtype_parts(p.dtype)
+            dtype = f"{element.kind}{element.bits}" if dtypes.is_vector(p.dtype) else p.dtype
+            names[ir.Var(p.name, dtype)] = ir.Var(q.name, dtype)
+        else:
+            return False
+    match wanted.meaning, declared.meaning:
+        case ir.Store(buffer, indices, x), ir.Store(own, own_indices, y) if (
+            buffers.get(own) == buffer and indices == own_indices
+        ):
+            pass
+        case ir.Load(buffer, indices), ir.Load(own, own_indices):
+            return buffers.get(own) == buffer and indices == own_indices
+        case ir.Expr() as x, ir.Expr() as y:
+            pass
+        case _:
+            return False
+    y = substitute(y, names)
+    if (
+        x == y
+        or x.dtype != y.dtype
+        or free_vars(y) != free_vars(x)
+        or any(isinstance(e, ir.Load) for e in walk_expr(y))
+    ):
+        return x == y
+    operands = sorted(free_vars(x), key=lambda var: var.name)
+    ranges = [dtypes.int_range(var.dtype) for var in operands]
+    samples = [[n for n in _SAMPLES if low <= n <= high] for low, high in ranges]
+    for numbers in itertools.product(*samples):
+        values: dict[ir.Var, ir.Expr] = {v: ir.Const(n, v.dtype) for v, n in zip(operands, numbers, strict=True)}
+        if simplify(substitute(x, values)) != simplify(substitute(y, values)):
+            return False
+    return True
+
+
+_SAMPLES = sorted(
+    {s * (1 << k) + d for k in (0, 7, 8, 15, 16) for s in (-1, 1) for d in (-1, 0, 1)} | {5, 77, 12345, -3210}
+)
+"""Numbers at which meanings are compared: the ends of all ranges of 8 and 16 bits, numbers around zero, and others."""
 
 
 def _pattern_key(meaning: ir.Expr) -> object:

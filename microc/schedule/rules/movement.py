@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 
 from microc.base import dtypes
-from microc.isa import SCALAR
+from microc.isa import CORES, SCALAR
 from microc.isa.instruction_set import split_lane_form
-from microc.schedule.primitives.compute_at import loop_extent
+from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
+from microc.schedule.primitives.selection import find_lane_operation
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import (
     blocks_of,
@@ -26,9 +28,11 @@ from microc.schedule.rules.rule import Decisions, vectorize_in_lanes, vectorize_
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.analysis.context import is_index
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
+from microc.tir.lower.packed_lanes import WORD_FORMS
 from microc.tir.lower.region import is_consecutive
-from microc.tir.names import MOVED, SUFFIXES, WORD_LANES
+from microc.tir.names import LANE_FORMS, LANE_OPERATORS, LANES, MOVED, SUFFIXES, WORD_LANES, Lanes
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
 # ---- Copy loops that operators wrote themselves: as many elements at a time as a core moves
@@ -127,18 +131,63 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
     return _vectorize_innermost(schedule, blocks_of(schedule)[-1].name)
 
 
-def matches_words(start: Schedule, target: Target) -> bool:
-    """Match functions that compute elements of 8 or 16 bits one by one, on cores with scalar intrinsics in the lanes of words."""
-    has_words = any(lanes in WORD_LANES and name in SCALAR for name, lanes in map(split_lane_form, target.core.has))
-    return has_words and matches_elementwise_arithmetic(start, target)
+def matches_packed_lanes(start: Schedule, target: Target) -> bool:
+    """Match functions that compute elements of 8 or 16 bits one by one, on cores with operations in lanes of this dtype."""
+    return matches_elementwise_arithmetic(start, target) and bool(_list_packed_lanes(blocks_of(start)[-1], target))
 
 
-def schedule_words(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """Compute all lanes of a word at once. Expressions that the core does not compute in lanes stay scalar. Return None if
-    there are several blocks."""
+def _list_packed_lanes(block: ir.Block, target: Target) -> dict[Lanes, list[str]]:
+    """Return the lanes in which a core may compute what a block stores, the most lanes first, each with the notation of those
+    operations that are no scalar intrinsics (:data:`~microc.tir.names.LANE_FORMS`).
+
+    The core has scalar intrinsics in the lanes, whose meanings are found later, or all operators of the block."""
+    values = [x for x in walk_all_exprs(block.body) if not is_index(x) and isinstance(x, (ir.Bin, ir.Call))]
+    operators = {LANE_OPERATORS.get(x.op, x.op) if isinstance(x, ir.Bin) else x.name for x in values}
+    lanes_of_block: dict[Lanes, list[str]] = {}
+    for lanes, names in list_lane_forms(target, CORES.entries, SCALAR.entries).items():
+        has_operators = operators <= names.keys() and not (lanes.is_word and operators <= WORD_FORMS)
+        has_forms = {"load", "store"} <= names.keys() and (has_operators or not names.keys().isdisjoint(SCALAR))
+        if lanes.dtype == stored_buffer(block).dtype and has_forms:
+            implied = {f"{operation}_{lanes.suffix}" for operation in (*WORD_FORMS, "load", "store") if lanes.is_word}
+            own = {op: name for op, name in names.items() if op not in SCALAR and name not in implied}
+            lanes_of_block[lanes] = [
+                op if name == f"{op}_{lanes.suffix}" else f"{op}={name}" for op, name in own.items()
+            ]
+    return lanes_of_block
+
+
+@lru_cache(maxsize=64)
+def list_lane_forms(target: Target, _cores: object, _intrinsics: object) -> Mapping[Lanes, Mapping[str, str]]:
+    """Return the lanes narrower than int32 of a core, the most lanes first, each with the intrinsics by which the core computes
+    operations and scalar intrinsics in them.
+
+    The contents of the registries are part of the key, since plugins extend them."""
+    forms: dict[Lanes, dict[str, str]] = {}
+    for name in sorted(target.core.has & SCALAR.keys()):
+        found = find_lane_operation(SCALAR[name])
+        operation, lanes = found or split_lane_form(name)
+        # A vector intrinsic with the name of an operation, but with another meaning, does not compute the operation.
+        if lanes and lanes.is_narrow and not lanes.scalable and (found or lanes.is_word or operation in SCALAR):
+            forms.setdefault(lanes, {})[operation] = name
+    return dict(sorted(forms.items(), key=lambda entry: (-entry[0].count, entry[0].suffix)))
+
+
+def schedule_packed_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+    """Compute elements in the lanes of a word or a vector: the most lanes that the loop fills. Expressions that the core does not
+    compute in lanes stay scalar. Return None if there are several blocks, or no loop."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
-    return _vectorize_innermost(schedule, blocks[0].name) if len(blocks) == 1 else None
+    inner = _innermost_long_loop(schedule, blocks[0]) if len(blocks) == 1 else ""
+    if not inner:
+        return None
+    all_forms = _list_packed_lanes(blocks[0], target)
+    lanes = next((lanes for lanes in all_forms if lanes.count <= loop_extent(schedule.func, inner)), None)
+    if lanes is None:
+        return None
+    schedule, forms = schedule.vectorize(inner), all_forms[lanes]
+    if lanes not in WORD_LANES:
+        schedule = schedule.annotate(inner, LANES, lanes.suffix)
+    return schedule.annotate(inner, LANE_FORMS, " ".join(forms)) if forms else schedule
 
 
 def _vectorize_innermost(schedule: Schedule, block: str) -> Schedule:

@@ -28,8 +28,8 @@ from microc.tir.lower.lane_scope import (
     negate_sum,
 )
 from microc.tir.lower.region import memory_stride
+from microc.tir.names import LANE_OPERATORS, SHIFTED_SATURATIONS, SUFFIXES
 from microc.tir.names import SATURATED as SATURATING_INTRINSICS
-from microc.tir.names import SHIFTED_SATURATIONS, SUFFIXES
 from microc.tir.rewrite import map_expr
 
 # ---- Arithmetic on lanes: operations whose intrinsic depends on whether an operand is uniform (equal in all lanes).
@@ -211,19 +211,6 @@ def is_loaded_as_int16(value: ir.Expr) -> bool:
 # writes as ``high_mul_round``, and the rounding shift ``((x >> (n - 1)) + 1) >> 1``. A constant that is part of the rounding term
 # is added afterwards.
 
-_OPS = MappingProxyType(
-    {
-        "add": "add",
-        "sub": "sub",
-        "mul": "mul",
-        "min": "min",
-        "max": "max",
-        "bitand": "and",
-        "bitor": "or",
-        "bitxor": "xor",
-    }
-)
-"""Names of the vector intrinsics for integer operators."""
 HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
 """Suffixes of the intrinsics that load 16-bit floats and convert them to float32."""
 NARROWED = 3
@@ -393,8 +380,8 @@ class LaneBodyRewriter(VectorOperations):
                 return self.call_intrinsic(
                     "mac_n", self.to_vector(a), self.to_vector(vector), self.to_uniform_scalar(number)
                 )
-            case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
-                return self.call_vector_operation(_OPS[op], a, b)
+            case ir.Bin(op, a, b) if op in LANE_OPERATORS and expr.dtype == "int32":
+                return self.call_vector_operation(LANE_OPERATORS[op], a, b)
             case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
                 return self.to_vector(divide_by_constant(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":

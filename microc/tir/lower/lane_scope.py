@@ -172,7 +172,8 @@ class LaneScope:
     The ``used_lane_count`` iterations from ``start`` on become ``lanes`` of registers. A subclass converts expressions.
     ``vector_tiles``: register arrays from outside of the loop, with the arrays of vectors that replace them. ``float_level``:
     0 allows no vectors of floats, 1 allows them, 2 also fused multiply-adds by a scalar, 3 also stores as float16.
-    ``name_suffix``: suffix of the names of new variables. ``lane_forms``: scalar intrinsics that are intrinsics on vectors, too.
+    ``name_suffix``: suffix of the names of new variables. ``lane_forms``: operations that the core also has in these lanes
+    (:func:`~microc.tir.names.lane_forms`).
 
     Two fields are for scalable vectors, whose length is a multiple of ``lanes.count`` (:mod:`microc.tir.symbolic`).
     ``active_lane_count``: variable with the number of active lanes. ``max_active_lane_count``: variable with this number in
@@ -190,7 +191,7 @@ class LaneScope:
     vector_tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     float_level: int = 0
     name_suffix: str = ""
-    lane_forms: frozenset[str] = frozenset()
+    lane_forms: Mapping[str, str] = field(default_factory=dict)
     active_lane_count: ir.Var | None = None
     max_active_lane_count: ir.Var | None = None
     vector_of_register_array: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
@@ -215,7 +216,7 @@ class LaneScope:
         )
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
+    def scalar_dtypes(self) -> tuple[str, ...]:
         """The dtypes of the scalar variables and registers that vectors replace."""
         return ELEMENTS
 
@@ -237,7 +238,7 @@ class LaneScope:
             case ir.For(var, extent, body, kind, annotations) if not self.varies_between_lanes(extent):
                 self.uniform_variables.add(var)
                 return ir.For(var, extent, self.rewrite_statement(body), kind, annotations)
-            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in self.dtypes:
+            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in self.scalar_dtypes:
                 self.vector_of_register_array[buffer] = replace(
                     buffer, name=f"{buffer.name}{self.name_suffix}", dtype=self.vector_dtype(buffer.dtype)
                 )
@@ -245,7 +246,7 @@ class LaneScope:
             case ir.Let(var, value, body) if not self.varies_between_lanes(value):
                 self.uniform_variables.add(var)
                 return ir.Let(var, value, self.rewrite_statement(body))
-            case ir.Let(var, value, body) if var.dtype in self.dtypes:
+            case ir.Let(var, value, body) if var.dtype in self.scalar_dtypes:
                 self.vector_of_variable[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
                 return ir.Let(self.vector_of_variable[var], self.to_vector(value), self.rewrite_statement(body))
             case _:
@@ -273,7 +274,8 @@ class LaneScope:
         active lanes of the first iteration, which is the largest."""
         lanes = self.max_active_lane_count if before_loop else self.active_lane_count
         all_args = args if lanes is None else (*args, lanes)
-        return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", all_args, self.vector_dtype(element))
+        intrinsic = self.lane_forms.get(name) or f"{name}_{self.intrinsic_suffix(element)}"
+        return ir.Call(intrinsic, all_args, self.vector_dtype(element))
 
     def uses_all_lanes(self) -> bool:
         """Test whether all lanes of the vectors are used."""

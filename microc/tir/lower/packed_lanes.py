@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
-from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.tir import ir
@@ -17,7 +16,7 @@ from microc.tir.analysis.simplification import bounds_of, fits_dtype, linear, si
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_scope import LaneScope, NotVectorizableError, is_repeatable
 from microc.tir.lower.region import build_address, is_consecutive, memory_stride
-from microc.tir.names import Lanes, lane_forms, lanes_of
+from microc.tir.names import LANE_OPERATORS, Lanes, lane_forms, lanes_of
 from microc.tir.rewrite import free_vars, substitute, substitute_stmt, walk_stmt
 
 # ---- Lanes narrower than int32: the numbers that a loop stores are computed side by side in their own dtype, in a word (SWAR) or
@@ -27,9 +26,7 @@ from microc.tir.rewrite import free_vars, substitute, substitute_stmt, walk_stmt
 # no more of their operands. Maxima, minima and the forms of scalar intrinsics need the values themselves
 # (:meth:`PackedLaneRewriter.is_exact`). A select whose condition does not depend on the loop selects between registers.
 
-_MODULAR = MappingProxyType({"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"})
-"""Operators whose results modulo 2**bits follow from their operands modulo 2**bits, with the names of their lane forms."""
-_WORD_FORMS = frozenset({"max", "min"})
+WORD_FORMS = frozenset({"max", "min"})
 """Operators that the vocabulary has in the lanes of all words."""
 
 
@@ -44,7 +41,7 @@ class PackedLaneRewriter(LaneScope):
     inexact: set[ir.Expr] = field(default_factory=set)
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
+    def scalar_dtypes(self) -> tuple[str, ...]:
         """The dtypes of scalar variables whose values, or low bits, lanes can hold."""
         return "int32", self.lanes.dtype
 
@@ -78,8 +75,8 @@ class PackedLaneRewriter(LaneScope):
         if memory_stride(buffer, indices, self.var) != 1:
             raise NotVectorizableError(f"elements of {buffer.name} are not stored one after the other")
         target = self.first_lane_address(buffer, indices, 1, writes=True)
-        name = f"store_{self.intrinsic_suffix()}"
-        return ir.Evaluate(ir.Call(*self.limit_access_to_active_lanes(name, (target, self.to_vector(value))), "int32"))
+        store = self.call_intrinsic("store", target, self.to_vector(value))
+        return ir.Evaluate(replace(store, dtype="int32"))
 
     def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return the register with the values of an integer expression in all lanes, modulo 2**bits."""
@@ -92,14 +89,14 @@ class PackedLaneRewriter(LaneScope):
                 return ir.Load(self.vector_of_register_array[buffer], indices)
             case ir.Var() if expr in self.vector_of_variable:
                 return self.vector_of_variable[expr]
-            case _ if "dup" in self.lane_forms and expr.dtype in self.dtypes and not self.varies_between_lanes(expr):
+            case _ if (
+                "dup" in self.lane_forms and expr.dtype in self.scalar_dtypes and not self.varies_between_lanes(expr)
+            ):
                 return self.call_intrinsic("dup", ir.cast("int32", expr))
             case ir.Load(buffer, indices) if buffer.dtype == self.lanes.dtype:
                 if buffer.scope == "register" or self.lane_stride(expr) != 1:
                     raise NotVectorizableError(f"elements of {buffer.name} are not read one after the other")
-                source = self.first_lane_address(buffer, indices, 1, writes=False)
-                name, args = self.limit_access_to_active_lanes(f"load_{self.intrinsic_suffix()}", (source,))
-                return ir.Call(name, args, self.vector_dtype())
+                return self.call_intrinsic("load", self.first_lane_address(buffer, indices, 1, writes=False))
             # Conversions between integers that have no fewer bits than a lane keep these bits.
             case ir.Cast(to, a) if all(dtypes.is_integer(x) and self.has_bits_of_lane(x) for x in (to, a.dtype)):
                 return self.to_vector(a)
@@ -107,9 +104,9 @@ class PackedLaneRewriter(LaneScope):
                 return self.call_intrinsic(name, *map(self.to_exact_vector, args))
             case ir.Bin("max" | "min" as op, a, b):
                 return self.convert_min_or_max(op, a, b)
-            case ir.Bin(op, a, b) if op in _MODULAR:
-                self.require_form(_MODULAR[op])
-                return self.call_intrinsic(_MODULAR[op], self.to_vector(a), self.to_vector(b))
+            case ir.Bin(op, a, b) if op in LANE_OPERATORS:
+                self.require_form(LANE_OPERATORS[op])
+                return self.call_intrinsic(LANE_OPERATORS[op], self.to_vector(a), self.to_vector(b))
             case ir.Select(condition, a, b) if not self.varies_between_lanes(condition):
                 return ir.Select(condition, self.to_vector(a), self.to_vector(b))
             case ir.Load(buffer):
@@ -193,7 +190,7 @@ def to_packed_loop(loop: ir.For, lanes: Lanes) -> ir.Stmt:
     position, forms = ir.Var(f"{loop.var.name}_0", loop.var.dtype), lane_forms(loop)
     code = PackedLaneRewriter(
         *(loop.var, position * lanes.count, lanes.count, lanes),
-        lane_forms=forms | _WORD_FORMS if lanes.is_word else forms,
+        lane_forms={**dict.fromkeys(WORD_FORMS, ""), **forms} if lanes.is_word else forms,
         vector_of_register_array={b: _replace_register(b, lanes) for b in registers},
     )
     body = unroll_loops(body)
