@@ -52,11 +52,10 @@ def test_the_quick_set_has_every_board_and_every_set_of_options() -> None:
 
 def test_a_compilation_has_the_same_digests_twice(tmp_path: Path) -> None:
     network = str(digest.EXAMPLES / "digits" / "digits_int8.tflite")
+    compilers = [digest.Compiler(tmp_path / name, None) for name in ("first", "second")]
     for options in ("default", "tight"):
-        what = digest.Compilation(network, "microbit", options)
-        first = digest.Compiler(tmp_path / "first", None).digests(what)
-        assert first == digest.Compiler(tmp_path / "second", None).digests(what)
-        assert {"json", "text", "tokens"} <= set(first)
+        first, second = (each.digests(digest.Compilation(network, "microbit", options)) for each in compilers)
+        assert first == second and {"json", "text", "tokens"} <= set(first)
 
 
 def test_record_makes_the_folder_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from microc.run.desktop.library import Library
 from microc.run.verification import compare_board_with_host
 from tests.exports.programs import awkward, program
 from tests.support import digits
+from tests.support.campaign import examples
 
 HUGE = 10**5000
 ODD: tuple[Any, ...] = (
@@ -57,7 +58,7 @@ def test_every_option_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(value=VALUES)
 def test_options(name: str, value: Any) -> None:
     harmless(lambda: make_options(**{name: value}).format_changed_options())

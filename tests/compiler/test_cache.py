@@ -25,9 +25,11 @@ from microc.compiler.lowering import kernel_selection
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.errors import MicrocError
+from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
 from microc.schedule.rules import RULES, ScheduleRule
 from microc.target import target_for
+from tests.graph.graphs import diamond
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
 BOARD = "nrf52840dk"
@@ -198,8 +200,11 @@ def test_the_oldest_entries_go(folder: Path, monkeypatch: pytest.MonkeyPatch, co
 
 
 def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.mcg").write_bytes(to_bytes(diamond()))
+
     def run(k: int) -> int:
-        words = [sys.executable, "-m", "microc", "compile", str(DIGITS), "--board", BOARD, "-o", str(tmp_path / str(k))]
+        words = [sys.executable, "-m", "microc", "compile", str(tmp_path / "net.mcg"), "--board", BOARD]
+        words += ["-o", str(tmp_path / str(k))]
         return subprocess.run(words, capture_output=True, check=False, cwd=Path(__file__).parents[2]).returncode
 
     with ThreadPoolExecutor(2) as pool:

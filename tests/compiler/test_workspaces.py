@@ -71,8 +71,9 @@ def test_an_arena_becomes_smaller(cpu: str, limit: int) -> None:
     assert arena(small) <= limit < arena(plain)
     assert small.module.plain is not None and small.module.plain.arena == arena(plain)
     assert small.module.macs == plain.module.macs and not any(call.streamed for call in small.module.calls)
-    made_again = made.__wrapped__(cpu, ram=limit)
-    assert made_again.module.fingerprint == small.module.fingerprint
+    if (cpu, limit) == ("cortex-m4", 1000) or everything():
+        made_again = made.__wrapped__(cpu, ram=limit)
+        assert made_again.module.fingerprint == small.module.fingerprint
 
 
 def test_results_are_the_same() -> None:

@@ -145,13 +145,14 @@ def test_why_others_lost() -> None:
 
 
 def test_dump_changes_nothing_and_is_replaced_whole(tmp_path: Path) -> None:
-    plain = microc.compile(digits.INT8, board="mps2-an386")
-    program = microc.compile(digits.INT8, board="mps2-an386", dump=tmp_path)
+    model, folder = test_sizes.saved(test_sizes.mlp(), tmp_path), tmp_path / "dump"
+    options: Any = {"board": "mps2-an386", "input_shapes": {"x": (2, 6)}}
+    plain, program = (microc.compile(model, dump=each, **options) for each in (None, folder))
     assert program.files() == plain.files()
-    (tmp_path / "kernels" / "stale").write_text("")
-    microc.compile(digits.INT8, board="mps2-an386", dump=tmp_path)
-    assert not (tmp_path / "kernels" / "stale").exists()
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    (folder / "kernels" / "stale").write_text("")
+    microc.compile(model, dump=folder, **options)
+    assert not (folder / "kernels" / "stale").exists()
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_other_files_stay(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.tir.striped_layers import LayerGeometry, Window, choose_blocks
 from microc.transform.fuse import fuse
 from microc.transform.pass_context import PassContext
+from tests.support.campaign import examples
 from tests.support.chains import Step, longest_chains, module, network, run, steps
 from tests.transform.network import Network, evaluate, random_inputs
 
@@ -27,7 +28,7 @@ def agrees(graph: Graph, height: int, cpu: str = "cortex-m4", seed: int = 0) -> 
     np.testing.assert_array_equal(got, wanted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     layers=steps(),
     height=st.integers(3, 14),
