@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,7 @@ def halves(dice: np.random.Generator, limit: int) -> Array:
     return ((high << 16) | (low & 0xFFFF)).astype(np.int32)
 
 
-@lru_cache
+@cache
 def operands(name: str) -> tuple[Array, ...]:
     """Data for all parameters but the last, within their limits; both products of a pair stay within 31 bits."""
     dice = np.random.default_rng(0)
@@ -92,6 +92,7 @@ def operands(name: str) -> tuple[Array, ...]:
     return tuple(found)
 
 
+@cache
 def wanted() -> dict[str, Array]:
     return {name: meant(function(name), operands(name)) for name in NAMES}
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, 
 FLOAT_EDGES = (np.nan, np.nan, 1.0, -np.inf, np.inf, -1.0, 0.0, 3.0)
 
 
+@cache
 def function(name: str) -> ir.PrimFunc:
     known = {"stride_a": 5, "stride_b": 33, "stride_sums": 6 if name.startswith("rows") else 3, "columns": 6}
     return often(name, COUNT, 1000 if "strided" in name or name.startswith("row") else COUNT + 300, known)
@@ -44,7 +45,7 @@ def test_no_word_of_floats_is_a_loop_over_lanes() -> None:
     assert not [word.name for word in FLOAT_LANES if word.lanes == 4 and word.name not in ARM_MVE_FLOAT.bodies]
 
 
-@lru_cache
+@cache
 def operands(name: str) -> tuple[Array, ...]:
     """Data for all parameters but the last: edges, then random values of every magnitude, within what the meaning allows."""
     dice = np.random.default_rng(sum(map(ord, name)))
@@ -87,6 +88,7 @@ def operands(name: str) -> tuple[Array, ...]:
     return tuple(found)
 
 
+@cache
 def wanted() -> dict[str, Array]:
     return {name: meant(function(name), operands(name)) for name in NAMES}
 

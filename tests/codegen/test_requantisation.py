@@ -4,6 +4,7 @@ Cortex-M55."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ def operands(name: str) -> tuple[Array, ...]:
     return sums, addend, multiplier
 
 
+@cache
 def wanted() -> dict[str, Array]:
     return {name: meant(function(name), operands(name)) for name in NAMES}
 
