@@ -35,7 +35,8 @@ BOARDS = ("mps2-an386", "mps3-an547", "microbit", "qemu-riscv32")
 UDF = bytes.fromhex("00de")
 """An instruction that no Arm core has."""
 SUM, DIFFERENCE = (
-    graph_of({"s": ZERO}, {"s": "n0"}, [(op, ("x", "s"), {"activation": "", "rounding": ""})], X) for op in ("add", "sub")
+    graph_of({"s": ZERO}, {"s": "n0"}, [(op, ("x", "s"), {"activation": "", "rounding": ""})], X)
+    for op in ("add", "sub")
 )
 """Networks of a few hundred bytes, which cross an emulated line in a tenth of the time that the digits take."""
 
