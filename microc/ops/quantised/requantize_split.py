@@ -61,8 +61,8 @@ from microc.tir.ir import Expr
 # ---- Search of the constants
 
 SPLIT_SHIFTS = (19, 20, 18, 21, 22, 17, 16, 15)
-"""Shifts S of ``requantize_split`` in the order in which they are tried, the same for all layers as :data:`SHIFTS`. With fewer
-bits the rounding of the inner shift moves more thresholds."""
+"""Shifts S of ``requantize_split`` in the order in which they are tried, the same for all layers as
+:data:`requantize_floor.SHIFTS`. With fewer bits the rounding of the inner shift moves more thresholds."""
 LOW_BITS = (13, 14, 12, 15, 11, 16)
 """Bits B of the low part of a multiplier, in the order in which they are tried."""
 DROPPED_BITS = (0, 1, 2, 3, 4)
@@ -215,7 +215,7 @@ def use_split_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph
     """Replace the ``requantize`` that follows the anchor of a fusion group by ``requantize_split`` or
     ``requantize_split_away``, if this is exact.
 
-    Return as :func:`use_floor_requantisation` does."""
+    Return as :func:`requantize_floor.use_floor_requantisation` does."""
     if len(nodes) < 2 or not scales_sums_of_anchor(graph, nodes[0], nodes[1]):
         return graph, tuple(nodes)
     bias = constant_bias(graph, nodes[0])
