@@ -345,7 +345,7 @@ class Replay:
         if self.cores > 1:
             views.append((others_ticks, self.earliest_write, self.latest_touch))
         for (first, last), writes, touches in views:
-            times = _find_first_and_last_times(known[inside], first[inside], last[inside])
+            times = _find_first_and_last_times(known[inside], first[inside], last[inside], buffer.size)
             self._record_elements(access, times, unknown, writes[buffer][core], touches[buffer][core])
 
     def _record_elements(
@@ -378,13 +378,16 @@ def count_cores(loop: ir.For) -> int:
     return 2 if loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and loop.extent == _TWO else 1
 
 
-def _find_first_and_last_times(positions: Array, first_ticks: Array, last_ticks: Array) -> tuple[Array, Array, Array]:
-    """Return three arrays: the distinct positions, and the earliest and the latest tick of each."""
-    distinct, number = np.unique(positions, return_inverse=True)
-    first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
-    np.minimum.at(first, number, first_ticks)
-    np.maximum.at(last, number, last_ticks)
-    return distinct, first, last
+def _find_first_and_last_times(
+    positions: Array, first_ticks: Array, last_ticks: Array, size: int
+) -> tuple[Array, Array, Array]:
+    """Return three arrays: the distinct positions below ``size``, and the earliest and the latest tick of each."""
+    # An element for every position is filled in a fraction of the time in which positions are sorted.
+    first, last = np.full(size, NEVER, np.int64), np.full(size, -1, np.int64)
+    np.minimum.at(first, positions, first_ticks)
+    np.maximum.at(last, positions, last_ticks)
+    distinct = np.flatnonzero(last >= 0)
+    return distinct, first[distinct], last[distinct]
 
 
 def _list_executions(

@@ -175,8 +175,9 @@ def _find_single_safe_distances(first_writes: Array, last_touches: Array, candid
         )
     ]
     ends = np.arange(min(_SAMPLES, len(first_writes)))
-    dice = np.random.default_rng(0).integers(0, len(first_writes), _SAMPLES)
-    samples = list(dict.fromkeys((earliest, *ends.tolist(), *(len(first_writes) - 1 - ends).tolist(), *dice.tolist())))
+    # Multiples of the golden ratio, without their integer parts, are spread evenly and have no period (Knuth, 6.4).
+    inner = np.arange(1, _SAMPLES + 1) * 0x9E3779B1 % (1 << 32) * len(first_writes) >> 32
+    samples = list(dict.fromkeys((earliest, *ends.tolist(), *(len(first_writes) - 1 - ends).tolist(), *inner.tolist())))
     # Groups of samples double in size, since the first samples refute most distances.
     start, end = 0, 1
     while start < len(samples) and len(left):
