@@ -149,6 +149,8 @@ class Const(Expr):
 
     value: int | float
     dtype: str
+    known_accesses = ()
+    known_vars = frozenset()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Const or self.dtype != other.dtype or self.value != other.value:
@@ -167,6 +169,7 @@ class Var(Expr):
 
     name: str
     dtype: str = "int32"
+    known_accesses = ()
 
 
 @immutable_node
