@@ -89,7 +89,11 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     pairs, channels = decisions["pairs"], decisions["channels"]
     has_odd_pixel = pairs == 1 and loop_extent(schedule.func, p) % 2
     schedule = schedule.split(p, (None, 2 * pairs)).split(o, (None, channels))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
+    # Pixels of a channel share its constants: with few registers they follow each other, so that the constants of one channel
+    # are alive at a time. A pixel that may be absent has one test for all its channels.
+    shares_constants = not has_odd_pixel and target.core.costs.registers < MANY_REGISTERS
+    tile = (f"{o}_1", f"{p}_1") if shares_constants else (f"{p}_1", f"{o}_1")
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", *tile).compute_at(ACC, f"{o}_0")
     pair, field, channel, block = schedule.loops_of(ACC)[-4:]
     sums = (pair, channel, field) if pairs > 1 else (channel, field)
     unrolled = _count_unrolled_blocks(schedule, target, block, channels * pairs)
