@@ -218,10 +218,33 @@ def test_values_without_elements_are_compiled(name: str, shapes: tuple[tuple[int
     microc.compile(graph_file.read_graph_file(to_bytes(graph), "empty.mcg"))
 
 
-def test_a_file_cannot_promise_that_an_input_is_small() -> None:
-    """``requantize_floor`` adds in int32: a bound that the constants before it do not give would let the sum overflow."""
-    definition = get("requantize_floor")
+@pytest.mark.parametrize("name", ["requantize_floor", "requantize_split", "requantize_split_away"])
+def test_a_file_cannot_promise_that_an_input_is_small(name: str) -> None:
+    """These operators add in int32: a bound that the constants before it do not give would let the sum overflow."""
+    definition = get(name)
     case = next(iter(definition.cases()))
     graph, _ = one_node(definition, case, case_arrays(case))
     with pytest.raises(ModelError, match="expected a bound that the constants before it give"):
         graph_file.read_graph_file(to_bytes(graph), "model.mcg", {})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((), "bounds has a wrong length; got 0"),
+        ((9, 9), "bounds has a wrong length; got 2"),
+        ((9, 9, 9, 1 << 23), "overflow int32"),
+        ((9, 1 << 23, 9, 9), ""),
+    ],
+)
+def test_bounds_of_channels_belong_to_their_multipliers(bounds: tuple[int, ...], message: str) -> None:
+    """A channel with a small multiplier permits larger sums."""
+    definition = get("requantize_split_away")
+    case = next(iter(definition.cases()))
+    arrays = list(case_arrays(case))
+    arrays[1] = np.zeros(4, np.int32)
+    arrays[2] = np.array([300 << 16, 100 << 16, 200 << 16, 300 << 16], np.int32)
+    graph, node = one_node(definition, replace(case, attrs={**case.attrs, "bounds": bounds}), arrays)
+    found = node_constant_error_message(node, graph, {})
+    assert message in found
+    assert bool(message) == bool(found)
