@@ -184,6 +184,13 @@ def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
     )
 
 
+def advises_quantisation(arithmetic: Arithmetic, *, learns: bool) -> bool:
+    """Test whether quantisation is to be recommended: the network computes in floats.
+
+    The layers that a network learns compute in floats; if its others are integers, there is nothing to quantise."""
+    return arithmetic.float_macs > 0 and not (learns and arithmetic.float_macs < arithmetic.macs)
+
+
 def _count_double_weights(graph: Graph) -> int:
     """Count the int16 weights that are multiplied by one-byte data. They result from 9-bit weights, which occur in no
     model file."""

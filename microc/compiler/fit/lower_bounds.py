@@ -111,7 +111,7 @@ def refuse_provably_too_large(graph: Graph, source: str, options: Options, capac
             else ""
         )
         limiting = too_small_board or "its budget"
-        floats = bool(summarise_arithmetic(graph).float_macs)
+        floats = advises_quantisation(summarise_arithmetic(graph), learns=options.learn is not None)
         raise FitError(
             f"{source} does not fit {limiting}: {'; '.join(reasons)}",
             where=source,

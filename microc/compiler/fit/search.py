@@ -275,7 +275,7 @@ def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Foot
     if 0 < region_bytes(board, "ram") < need.required_board_ram:
         for module in modules:
             refuse_large_read_buffers(module, board.name, need.required_board_ram - region_bytes(board, "ram"))
-    floats = any(module.arithmetic.float_macs for module in modules)
+    floats = any(advises_quantisation(m.arithmetic, learns=m.inference_calls > 0) for m in modules)
     source = " and ".join(m.source or m.name for m in modules)
     check_board_memory(board, need.least_flash, need.required_board_ram, source, details, computes_in_floats=floats)
     _check_flash_regions(modules, board, need, source)

@@ -277,7 +277,7 @@ class _ProgramAnnotator:
         """Find the nodes that compute in integers, the nodes that are fused with them, and reasons for all others."""
         fused: set[Any] = set()
         faults: dict[Any, str] = {}
-        moves = [node for node in self.nodes if _read_operator(node) in _MOVES and _has_float_operand(node)]
+        moves = [node for node in self.nodes if _is_move(node) and _has_float_operand(node)]
         for node in self.nodes:
             if node.op != "call_function" or node in fused or _read_operator(node) in (*_MOVES, *_UNTRACKED):
                 continue
@@ -460,6 +460,12 @@ def _is_float_tensor(node: Any) -> bool:
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (list, tuple)) and value else value
     return str(getattr(value, "dtype", "")) == "torch.float32"
+
+
+def _is_move(node: Any) -> bool:
+    """Test whether a node's results are elements of its operand. One of several results of a layer (lstm) is computed."""
+    operator = _read_operator(node)
+    return operator in _MOVES and (operator != "getitem" or _read_operator(node.args[0]) in _MOVES)
 
 
 def _has_float_operand(node: Any) -> bool:

@@ -426,6 +426,8 @@ def _combine_errors(file: str, refusals: Sequence[UnsupportedError]) -> Unsuppor
 # ---- Export of a PyTorch module to a program, for the shapes of example inputs.
 
 _LONGEST = 300
+_PACKED_MODULES = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Packages of the modules of eager quantisation, which keep weights in objects of a kernel library."""
 
 
 def is_module(model: Any) -> bool:
@@ -472,6 +474,14 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             where=where,
             hint="give the module that it was scripted from",
         )
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith(_PACKED_MODULES):
+            raise UnsupportedError(
+                f"{name or where}: got {type(part).__module__}.{type(part).__name__}, whose packed weights torch.export "
+                "does not export; expected a float module",
+                where=where,
+                hint='give the module before quantize_dynamic to microc.quantize(..., dynamic_range=["all"])',
+            )
     keywords = {}
     if isinstance(example_inputs, Mapping):
         keywords, positional = (

@@ -86,6 +86,15 @@ def test_inputs_that_do_not_fit(torch: Any, given: dict[str, Any], said: str) ->
         microc.compile(scripted, example_inputs=torch.zeros(1, 3, 8, 8))
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "Linear"])
+def test_packed_modules_of_eager_quantisation_are_refused(torch: Any, kind: str) -> None:
+    layer = getattr(torch.nn, kind)(4, 3)
+    packed = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(layer), {type(layer)}, dtype=torch.qint8)
+    with pytest.raises(UnsupportedError, match=rf"(?s)0: got torch.ao.nn.quantized.dynamic.*{kind}.*dynamic_range"):
+        microc.compile(packed, example_inputs=(torch.zeros(2, 1, 4),))
+
+
+
 def test_without_pytorch() -> None:
     """Classes tell; nothing is imported for that."""
     looks = type("Net", (), {"__module__": "torch.nn", "forward": None, "state_dict": None})()

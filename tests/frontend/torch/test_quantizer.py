@@ -265,11 +265,26 @@ def test_every_float_operator_is_reported_with_a_reason() -> None:
     module = Function(lambda p, x: p[3](p[2](torch.cumsum(p[1](p[0](x)), 1))[0]).softmax(1), *parts)
     quantizer, converted = quantise(module, [(torch.randn(ROWS),)], float_layers=["parts.3"])
     reasons = quantizer.float_operators
-    assert list(reasons) == ["layer_norm", "cumsum", "gru", "getitem", "linear_1", "softmax"]
+    assert list(reasons) == ["layer_norm", "cumsum", "gru", "linear_1", "softmax"]
     assert "batch_norm" in reasons["layer_norm"] and "float_layers" in reasons["linear_1"]
     assert "last axis" in reasons["softmax"] and "dynamic_range" in reasons["gru"]
     graph = lower(reader.read_program(torch.export.export(converted, (torch.randn(ROWS),))))
     assert [node.op for node in graph.nodes if node.op == "dense" and graph.types[node.outputs[0]].dtype == "int32"]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_layers_behind_a_recurrent_one_are_integers(kind: str) -> None:
+    """Its rows are observed, not the tuple that it returns."""
+    torch.manual_seed(0)
+    layer = getattr(nn, kind)(16, 8, batch_first=True)
+    x = torch.randn(ROWS)
+    quantizer, converted = quantise(Function(lambda p, x: p[1](p[0](x)[0][:, -1]), layer, nn.Linear(8, 4)), [(x,)])
+    assert list(quantizer.float_operators) == [kind.lower()]
+    graph = lower(reader.read_program(torch.export.export(converted, (x,))))
+    assert [node.op for node in graph.nodes if node.op == "dense" and graph.types[node.outputs[0]].dtype == "int32"]
+    (result,) = evaluate_graph(graph, [x.numpy()])
+    (scale,) = {node.attr("scale")[0] for node in graph.nodes if node.op == "dequantize"}
+    assert np.abs(result - converted(x).detach().numpy()).max() <= 1.01 * scale
 
 
 def test_16_bits_have_fewer_integer_forms() -> None:
