@@ -378,8 +378,9 @@ def _select_layers(
     """Return the names of the results of the layers that a user listed; of all ``candidates`` if the list is
     ``["all"]``.
 
-    UsageError for a layer that is not among ``candidates``, or if there are none. ``option_name``: name of the option that contains the list.
-    ``refusal`` and ``hint``: text and hint of the error for a layer that exists and is no candidate."""
+    UsageError for a layer that is not among ``candidates``, or if there are none. ``option_name``: name of the option
+    that contains the list. ``refusal`` and ``hint``: text and hint of the error for a layer that exists and is no
+    candidate."""
     names = validation.as_names(option_name, layer_names)
     if list(names) == [ALL]:
         if not candidates:

@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.base.file_access import runtime_c_folder
 from microc.codegen.c.source import network_files
 from microc.compiler.validation import load_head
-from microc.errors import OutputError, UnsupportedError, UsageError
+from microc.errors import FitError, OutputError, UnsupportedError, UsageError
 from microc.graph import ir
 from microc.graph.ir import Graph
 from microc.ops.meaning import reference_node_function
@@ -465,3 +465,11 @@ def test_networks_with_state_are_refused() -> None:
     graph = microc.learn(two_layers(), {})
     with pytest.raises(UnsupportedError, match="state of its own"):
         microc.learn(graph, {"output": "y"})
+
+
+def test_a_quantised_backbone_is_not_to_be_quantised() -> None:
+    """What it learns stays floats; a float network is advised to be quantised."""
+    for model, is_advised in ((digits.INT8, False), (two_layers(), True)):
+        with pytest.raises(FitError) as caught:
+            microc.compile(model, board="mps2-an386", ram=16, learn={"layers": 1})
+        assert ("quantise it" in (caught.value.hint or "")) == is_advised

@@ -26,7 +26,13 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.compiler.fit.budget import BoardCapacity, make_misfit_hint, storage_for_constants, summarise_arithmetic
+from microc.compiler.fit.budget import (
+    BoardCapacity,
+    advises_quantisation,
+    make_misfit_hint,
+    storage_for_constants,
+    summarise_arithmetic,
+)
 from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.compiler.options import Options
 from microc.errors import FitError, UnsupportedError

@@ -28,6 +28,7 @@ from microc.compiler.cache import find_choice_file
 from microc.compiler.fit.budget import (
     CERTAIN_CODE_SHARE,
     BoardCapacity,
+    advises_quantisation,
     arena_bytes,
     arena_limit,
     arena_memories,
