@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -336,3 +337,22 @@ def test_a_dynamically_quantised_lstm_is_one_on_its_weights(rows: bool) -> None:
     turned = {name: np.ascontiguousarray(array.transpose(0, 2, 1)) for name, array in real.items()}
     wanted = evaluate(read(proto([plain], {"x": x.shape}, {**turned, **state})), [x])
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6, atol=1e-7)
+
+
+def test_the_norm_of_integers_is_rounded_down() -> None:
+    """Roots of numbers around squares, up to the largest int32, as exact integers; onnxruntime computes the same."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-32767, 32768, (20000, 2)).astype(np.int32)
+    roots = np.arange(46341, dtype=np.int32)
+    x = np.concatenate([x, np.stack([roots, np.zeros_like(roots)], 1), np.stack([roots[:-9], roots[:-9] * 0 + 1], 1)])
+    model = proto(
+        [node("ReduceL2", ["x", "axes"], keepdims=0)],
+        {"x": x.shape},
+        {"axes": np.array([1])},
+        opset=18,
+        dtypes={"x": "int32", "y": "int32"},
+    )
+    (found,) = evaluate(read(model), [x])
+    exact = [math.isqrt(int(total)) for total in (x.astype(np.int64) ** 2).sum(axis=1)]
+    np.testing.assert_array_equal(found, exact)
+    np.testing.assert_array_equal(found[:9], expected(model, [x])[0][:9])

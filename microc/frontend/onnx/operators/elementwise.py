@@ -337,6 +337,9 @@ def _make_reduction_converter(op: str, op_before: str, op_after: str) -> Callabl
             steps = [("cast", {"dtype": "uint8"}), *steps, ("cast", {"dtype": "bool"})]
         for k, (step, attrs) in enumerate(steps):
             operands = (data, data) if step == "mul" else (data,)
+            if step == "sqrt" and data.dtype == "int32":
+                _write_integer_root(context, data)
+                return
             if k + 1 == len(steps):
                 context.result(step, operands, attrs)
                 return
@@ -344,6 +347,22 @@ def _make_reduction_converter(op: str, op_before: str, op_after: str) -> Callabl
         context.result_alias(data)
 
     return convert_reduction
+
+
+_MAX_ROOT = 46340
+"""Root of the largest int32, rounded down."""
+
+
+def _write_integer_root(context: OpContext, squares: Value) -> None:
+    """Write the output: the root of an int32 sum of squares, rounded down.
+
+    Rounding the sum and its root to float32 changes the root by less than the distance to the next float32 below an
+    integer, so it is exact or one too large, which its square shows. A sum that overflows is taken as 0."""
+    positive = context.emit("maximum", (squares, context.scalar(0, "int32")))
+    real = context.emit("sqrt", (context.cast(positive, "float32"),))
+    root = context.cast(context.emit("clip", (real,), {"minimum": 0.0, "maximum": float(_MAX_ROOT)}), "int32")
+    excess = context.emit("greater", (context.emit("mul", (root, root)), positive))
+    context.result("sub", (root, context.cast(excess, "int32")))
 
 
 for _op_type, _op, _op_before, _op_after in (
@@ -356,7 +375,8 @@ for _op_type, _op, _op_before, _op_after in (
     ("ReduceProd", "prod", "", ""),
     ("ReduceSumSquare", "sum", "mul", ""),
 ):
-    _dtypes = (*NUMBERS, "bool") if _op in ("max", "min") else FLOAT if _op_after else NUMBERS
+    _dtypes = (*NUMBERS, "bool") if _op in ("max", "min") else FLOAT if _op_after == "log" else NUMBERS
+    _dtypes = (*FLOAT, "int32") if _op_after == "sqrt" else _dtypes
     CONVERTERS.register(_op_type, dtypes=_dtypes)(_make_reduction_converter(_op, _op_before, _op_after))
 
 
