@@ -226,3 +226,26 @@ def test_dynamically_quantised_lstm(zero: int, per_row: bool, sides: int, hybrid
     assert dtypes == ({"int16"} if hybrid == "dynamic" else {"float32"})
     (found,) = evaluate(graph, [x])
     np.testing.assert_allclose(found, expected(made, [x])[0], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "said"),
+    [
+        ("w", np.zeros((1, DEPTH, 4 * UNITS), np.float32), "got weights of float32"),
+        ("wz", np.zeros(1, np.int32), "zero points of int32"),
+        ("w", np.zeros((1, 0, 4 * UNITS), np.int8), "got no weights"),
+        ("ws", np.array([np.nan], np.float32), "no positive number"),
+        ("ws", np.ones(3, np.float32), "with scales"),
+    ],
+)
+def test_wrong_integers_of_dynamically_quantised_lstm(name: str, array: Array, said: str) -> None:
+    arrays = {
+        "w": np.ones((1, DEPTH, 4 * UNITS), np.int8),
+        "r": np.ones((1, UNITS, 4 * UNITS), np.int8),
+        **{scale: np.ones(1, np.float32) for scale in ("ws", "rs")},
+        **{zero: np.zeros(1, np.int8) for zero in ("wz", "rz")},
+    }
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    layer = node("DynamicQuantizeLSTM", names, domain="com.microsoft", hidden_size=UNITS)
+    with pytest.raises(ModelError, match=said):
+        read(proto([layer], {"x": (STEPS, BATCH, DEPTH)}, {**arrays, name: array}, ["y"]))

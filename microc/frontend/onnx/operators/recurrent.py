@@ -137,15 +137,19 @@ def _list_directions(attributes: RecurrentAttributes) -> tuple[str, ...]:
     return ("forward", "reverse") if attributes.direction == "bidirectional" else (attributes.direction,)
 
 
-def _split_directions(context: OpContext, name: str, weights: Value, attributes: RecurrentAttributes) -> list[Value]:
-    """Return the matrix of each direction of the weights ``name`` (directions, G H, K)."""
+def _split_weights(
+    context: OpContext, w: Value, r: Value, attributes: RecurrentAttributes
+) -> tuple[list[Value], list[Value]]:
+    """Return the matrices of each direction of the weights W (directions, G H, D) and R (directions, G H, H)."""
     count = len(_list_directions(attributes))
-    if weights.rank != 3 or weights.shape[0] != count:
-        context.broken(
-            f"{name} has shape {weights.shape}, expected three axes and {count} matrices of weights for direction "
-            f"{attributes.direction!r}"
-        )
-    return [_slice_direction(context, weights, k) for k in range(count)]
+    for name, weights in (("W", w), ("R", r)):
+        if weights.rank != 3 or weights.shape[0] != count:
+            context.broken(
+                f"{name} has shape {weights.shape}, expected three axes and {count} matrices of weights for direction "
+                f"{attributes.direction!r}"
+            )
+    w_matrices, r_matrices = ([_slice_direction(context, weights, k) for k in range(count)] for weights in (w, r))
+    return w_matrices, r_matrices
 
 
 @CONVERTERS.register("RNN", dtypes=("float32",))
@@ -159,11 +163,8 @@ def convert_rnn(
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert RNN."""
-    w_matrices, r_matrices = (
-        _split_directions(context, "W", w, attributes),
-        _split_directions(context, "R", r, attributes),
-    )
-    _write_layer(context, Layer("rnn", x, w_matrices, r_matrices, operands, attributes))
+    matrices = _split_weights(context, w, r, attributes)
+    _write_layer(context, Layer("rnn", x, *matrices, operands, attributes))
 
 
 @CONVERTERS.register("GRU", dtypes=("float32",))
@@ -178,13 +179,8 @@ def convert_gru(
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert GRU."""
-    w_matrices, r_matrices = (
-        _split_directions(context, "W", w, attributes),
-        _split_directions(context, "R", r, attributes),
-    )
-    _write_layer(
-        context, Layer("gru", x, w_matrices, r_matrices, operands, attributes, linear_before_reset=linear_before_reset)
-    )
+    matrices = _split_weights(context, w, r, attributes)
+    _write_layer(context, Layer("gru", x, *matrices, operands, attributes, linear_before_reset=linear_before_reset))
 
 
 @CONVERTERS.register("LSTM", dtypes=("float32",))
@@ -201,11 +197,8 @@ def convert_lstm(
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert LSTM."""
-    w_matrices, r_matrices = (
-        _split_directions(context, "W", w, attributes),
-        _split_directions(context, "R", r, attributes),
-    )
-    _write_layer(context, Layer("lstm", x, w_matrices, r_matrices, operands, attributes, initial_c, p, input_forget))
+    matrices = _split_weights(context, w, r, attributes)
+    _write_layer(context, Layer("lstm", x, *matrices, operands, attributes, initial_c, p, input_forget))
 
 
 @CONVERTERS.register("DynamicQuantizeLSTM", dtypes=("float32",), domain="com.microsoft")
@@ -229,13 +222,13 @@ def convert_dynamic_quantize_lstm(
 
     ONNX Runtime's operator also quantises data and state at every time step, as ``--hybrid dynamic`` does, by a scale for
     each row. The float32 LSTM does not, so its results are closer to those of the trained network."""
-    w_matrices = _split_quantised_directions(context, w, w_scale, w_zero_point, attributes)
-    r_matrices = _split_quantised_directions(context, r, r_scale, r_zero_point, attributes)
+    w_matrices = _split_integers(context, w, w_scale, w_zero_point, attributes)
+    r_matrices = _split_integers(context, r, r_scale, r_zero_point, attributes)
     layer = Layer("lstm", x, w_matrices, r_matrices, operands, attributes, initial_c, p, input_forget, is_dynamic=True)
     _write_layer(context, layer)
 
 
-def _split_quantised_directions(
+def _split_integers(
     context: OpContext, weights: Array, scales: Array, zero_points: Array | None, attributes: RecurrentAttributes
 ) -> list[Value]:
     """Return the weights of each direction of DynamicQuantizeLSTM, dequantised, in the layout of LSTM, (4 * hidden, inputs).
@@ -243,14 +236,20 @@ def _split_quantised_directions(
     ``weights`` have the layout (directions, inputs, 4 * hidden). There is one scale, and one zero point, for each
     direction, or for each direction and each of the 4 * hidden columns. Weights minus their zero point are int8 if they
     fit, else int16."""
-    zeros = np.zeros_like(scales, np.int32) if zero_points is None else zero_points.astype(np.int32)
+    zeros = np.zeros(scales.shape, weights.dtype) if zero_points is None else zero_points
     count = len(_list_directions(attributes))
     allowed = ((count,), (count, *weights.shape[2:]))
+    if weights.dtype not in (np.int8, np.uint8) or zeros.dtype != weights.dtype:
+        context.broken(
+            f"got weights of {weights.dtype} and zero points of {zeros.dtype}, expected int8 or uint8 for both"
+        )
     if weights.ndim != 3 or len(weights) != count or scales.shape not in allowed or zeros.shape != scales.shape:
         context.broken(
             f"got weights of shape {weights.shape} with scales {scales.shape} and zero points {zeros.shape}, expected three "
             f"axes, {count} matrices, and one scale for each of {allowed[0]} or of {allowed[1]}"
         )
+    if not weights.size or not (np.isfinite(scales) & (scales > 0)).all():
+        context.broken("got no weights, or a scale that is no positive number, expected some of each")
     directions = []
     for matrix, scale, zero in zip(weights, scales.reshape(count, -1), zeros.reshape(count, -1), strict=True):
         levels = matrix.T.astype(np.int16) - zero[:, None].astype(np.int16)
