@@ -15,9 +15,9 @@ import pytest
 from microc.base.dtypes import HALF, Array, to_numpy
 from microc.device.toolchain import flags_if_machine_available
 from microc.isa import CORES, SCALAR
-from microc.isa.vocabulary.scalar_words import COPIED
 from microc.isa.vocabulary.vector_lanes import SCALABLE
 from microc.tir import ir
+from microc.tir.names import SUFFIXES
 from tests.codegen.machines import meant, often
 from tests.emulated.functions import emulated
 from tests.emulated.machines import MACHINES
@@ -28,7 +28,7 @@ UNITS = [name for name, core in CORES.items() if core.lanes]
 OTHERS = sorted({machine.cpu for machine in MACHINES.values()})
 HERE = [name for name in UNITS if name not in OTHERS]
 COUNT, REACH = 24, 400
-RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in COPIED.values()}
+RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in SUFFIXES.values()}
 SCALABLE_WORDS = {word.name for word in SCALABLE if word.lanes}
 BUILDS = [
     (name, compiler)

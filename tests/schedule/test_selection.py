@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ScheduleError
 from microc.isa import CORES, SCALAR
-from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
+from microc.isa.instruction_set import LANE, Body, InstructionSet, Intrin, VectorUnit, int32_constant
 from microc.plugin import Plugin, active
 from microc.schedule.identities import intrinsic_functions
-from microc.schedule.primitives.selection import find_occurrences, select_intrinsics
+from microc.schedule.primitives.selection import find_lane_operation, find_occurrences, select_intrinsics
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.lower import lower
+from microc.tir.names import parse_lanes
 from microc.tir.rewrite import substitute, substitute_stmt, walk_all_exprs, walk_stmt
 from microc.tir.verify import explain_fault
 from tests.support import digits
@@ -454,3 +456,132 @@ def test_the_page_of_instruction_sets_declares_instructions_that_are_called() ->
         schedule = microc.default_schedule(te.create_prim_func("f", (x, y), (out,)), "acme-math")
         assert "absolute_difference_u8x4" in SCALAR
     assert "doubling_product" in str(schedule.trace[-1])
+
+
+NARROW = ("load", "store", "add", "sub", "mul", "min", "max", "dup")
+
+
+def lanes_plugin(suffix: str, *operations: str, own: tuple[Intrin, ...] = (), core: str = "rv32imc") -> Plugin:
+    """A core with vectors of lanes narrower than int32: bodies of operations by name, and intrinsics of its own."""
+    lanes = parse_lanes(suffix)
+    assert lanes is not None
+    dtype, vector = lanes.dtype, lanes.register_dtype
+    gnu = f"{dtype}_t __attribute__((vector_size({dtypes.nbytes(vector)})))"
+    signs = {"add": "+", "sub": "-", "mul": "*"}
+    texts = {
+        "load": f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;",
+        "store": "memcpy(p, &a, sizeof a);",
+        "dup": f"return ({dtype}_t)n - ({vector}){{0}};",
+        "max": f"const {vector} m = a > b;\nreturn (a & m) | (b & ~m);",
+        **{name: f"return a {sign} b;" for name, sign in signs.items()},
+    }
+    bodies = {f"{name}_{suffix}": Body(texts.get(name, "return a;"), (("vector", 1),)) for name in operations}
+    bodies |= {intrin.name: Body("return x;", (("vector", 1),)) for intrin in own}
+    unit = VectorUnit({vector: gnu}, "string.h")
+    instructions = InstructionSet("acme lanes", "defined(__GNUC__)", bodies, intrinsics=own, unit=unit)
+    plain = CORES[core]
+    return Plugin(cores=(replace(plain, name="acme", sets=(instructions, *plain.sets)),))
+
+
+def narrow_func(dtype: str, extent: int, element: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> ir.PrimFunc:
+    """A function that computes every element of ``dtype`` from two."""
+    x, y = (te.placeholder((extent,), dtype, name) for name in ("x", "y"))
+    out = te.compute((extent,), lambda i: element(x[i].astype("int32"), y[i].astype("int32")).astype(dtype), "out")
+    return te.create_prim_func("f", (x, y), (out,))
+
+
+def calls_and_results(func: ir.PrimFunc) -> set[str]:
+    """Names of the calls of a function's schedule for the core ``acme``; its results are those of the function."""
+    dtype, extent = func.params[0].dtype, func.params[0].size
+    dice, (low, high) = np.random.default_rng(extent), dtypes.int_range(dtype)
+    arrays = [*(dice.integers(low, high + 1, extent).astype(dtype) for _ in range(2)), np.zeros(extent, dtype)]
+    lowered = lower(microc.default_schedule(func, "acme").func)
+    assert not explain_fault(lowered)
+    found, wanted = (execute(f, arrays, intrinsic_functions())[-1] for f in (lowered, func))
+    np.testing.assert_array_equal(found, wanted)
+    return {x.name for x in walk_all_exprs(lowered.body) if isinstance(x, ir.Call)}
+
+
+@pytest.mark.parametrize("extent", [4, 37, 64])
+@pytest.mark.parametrize("suffix", ["i16x4", "u16x4", "i8x16", "u8x8"])
+def test_lanes_of_a_unit_compute_elementwise_functions(suffix: str, extent: int) -> None:
+    """Sums and products wrap as stores do; the maximum is of numbers that were narrowed before. A rest is single elements."""
+    lanes = parse_lanes(suffix)
+    assert lanes is not None
+    dtype = lanes.dtype
+    with active([lanes_plugin(suffix, *NARROW)]):
+        wrapped = narrow_func(dtype, extent, lambda a, b: ir.maximum((a * 5 - b).astype(dtype).astype("int32"), b))
+        names = ("load", "store", "mul", "sub", "max", "dup") if lanes.count <= extent else ()
+        assert calls_and_results(wrapped) == {f"{name}_{suffix}" for name in names}
+        assert not calls_and_results(narrow_func(dtype, extent, lambda a, b: ir.maximum(a * 5, b)))
+
+
+def own_lane_intrinsics() -> tuple[Intrin, ...]:
+    """Intrinsics of a unit under its own names, and a sum that saturates."""
+    a, b = ir.Var("x", "int16"), ir.Var("y", "int16")
+    p, (x, y) = ir.Buffer("q", (4,), "int16"), (ir.Var(name, "int16x4") for name in "xy")
+    wide, other = a.astype("int32"), b.astype("int32")
+    return (
+        Intrin("acme_load", (p,), p[LANE], lanes=4),
+        Intrin("acme_store", (p, x), ir.Store(p, (LANE,), a), lanes=4),
+        Intrin("acme_sum", (x, y), ir.clamp(wide + other, -32768, 32767).astype("int16"), lanes=4),
+        Intrin("acme_add", (x, y), (other + wide).astype("int16"), lanes=4),
+        Intrin("acme_max", (x, y), ir.select(wide > other, a, b), lanes=4),
+    )
+
+
+def test_operations_in_lanes_are_known_by_their_meanings() -> None:
+    own = own_lane_intrinsics()
+    with active([lanes_plugin("i16x4", own=own)]):
+        assert [found and found[0] for found in map(find_lane_operation, own)] == ["load", "store", None, "add", "max"]
+        func = narrow_func("int16", 37, lambda a, b: ir.maximum((a + b).astype("int16").astype("int32"), b))
+        assert calls_and_results(func) == {"acme_load", "acme_store", "acme_add", "acme_max"}
+    renamed = replace(own[2], name="add_i16x4")
+    with active([lanes_plugin("i16x4", "load", "store", own=(renamed,))]):
+        assert not calls_and_results(narrow_func("int16", 37, lambda a, b: a + b))
+
+
+def test_lanes_of_a_unit_compute_scalar_intrinsics() -> None:
+    with active([lanes_plugin("i16x4", "load", "store", "average", own=(AVERAGE,))]):
+        value = AVERAGE.meaning
+        assert isinstance(value, ir.Expr)
+        func = narrow_func("int16", 37, lambda a, b: substitute(value, {A: a, B: b}))
+        assert "average_i16x4" in calls_and_results(func)
+
+
+@pytest.fixture(scope="module")
+def int16_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """max(a b + c, c) of 37 int16."""
+    helper, int16 = pytest.importorskip("onnx.helper"), 5
+    a, b, c, y = (helper.make_tensor_value_info(name, int16, [37]) for name in "abcy")
+    nodes = [("Mul", "ab", "m"), ("Add", "mc", "s"), ("Max", "sc", "y")]
+    graph = helper.make_graph([helper.make_node(op, list(x), [out]) for op, x, out in nodes], "g", [a, b, c], [y])
+    path = tmp_path_factory.mktemp("int16") / "sums.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_compiler_takes_the_bodies_of_lanes(int16_network: Path) -> None:
+    plugin = lanes_plugin("i16x4", *NARROW, core="host")
+    unused = microc.explain(int16_network, target="acme", plugins=[plugin]).to_data(full=True)["unused_intrinsics"]
+    own = {name: reason for name, reason in unused.items() if name.endswith("_i16x4")}
+    assert own == dict.fromkeys(("dup_i16x4", "min_i16x4", "sub_i16x4"), "its meaning does not occur in this network")
+    network = microc.compile(int16_network, target="acme", plugins=[plugin])
+    dice = np.random.default_rng(2)
+    a, b, c = (dice.integers(-(1 << 15), 1 << 15, 37).astype(np.int16) for _ in range(3))
+    np.testing.assert_array_equal(np.asarray(network(a, b, c)), np.maximum(a * b + c, c))
+
+
+@pytest.mark.parametrize(
+    ("operations", "reason"),
+    [
+        (("load", "add", "mul", "max"), "it is used together with store_i16x4, for which the core has no C body"),
+        (("load", "store", "add", "max"), "has no form in the lanes i16x4: the core has no C body for mul_i16x4"),
+    ],
+)
+def test_the_explanation_names_what_lanes_lack(operations: tuple[str, ...], reason: str, int16_network: Path) -> None:
+    plugin = lanes_plugin("i16x4", *operations, own=own_lane_intrinsics()[2:3])
+    unused = microc.explain(int16_network, target="acme", plugins=[plugin]).to_data(full=True)["unused_intrinsics"]
+    assert unused["add_i16x4"].endswith(reason)
+    assert unused["acme_sum"].startswith("in lanes, only operations and forms of scalar intrinsics are called")

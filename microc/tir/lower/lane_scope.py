@@ -267,7 +267,7 @@ class LaneScope:
         self.vector_dtype(element)
         return replace(self.lanes, dtype=element or self.lanes.dtype).suffix
 
-    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "", before_loop: bool = False) -> ir.Expr:
+    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "", before_loop: bool = False) -> ir.Call:
         """Return a call of the intrinsic ``name`` on the active lanes.
 
         ``element``: dtype of the lanes. ``before_loop``: the call is in front of the loop, and uses the number of

@@ -199,7 +199,11 @@ def to_packed_loop(loop: ir.For, lanes: Lanes) -> ir.Stmt:
     if done < extent and not lanes.is_word and is_repeatable(body):
         last = replace(code, start=ir.const(extent - lanes.count, "int32"), constants={}, inexact=set())
         packed, done = ir.seq(packed, last.rewrite_statement(body)), extent
-    whole = ir.seq(packed, _unroll_iterations(replace(loop, body=body), done, extent))
+    if extent - done > LANES:  # the code of many single elements is longer than their loop
+        shifted = substitute_stmt(body, {loop.var: loop.var + done})
+        whole = ir.seq(packed, ir.For(loop.var, ir.const(extent - done, "int32"), shifted))
+    else:
+        whole = ir.seq(packed, _unroll_iterations(replace(loop, body=body), done, extent))
     scalars = registers if done < extent else []
     for buffer in reversed(tuple(dict.fromkeys((*scalars, *code.vector_of_register_array.values())))):
         whole = ir.Alloc(buffer, whole)
