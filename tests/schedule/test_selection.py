@@ -456,6 +456,11 @@ def test_the_page_of_instruction_sets_declares_instructions_that_are_called() ->
         schedule = microc.default_schedule(te.create_prim_func("f", (x, y), (out,)), "acme-math")
         assert "absolute_difference_u8x4" in SCALAR
     assert "doubling_product" in str(schedule.trace[-1])
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "VECTORS =" in text)
+    exec(compile(block, "instruction_sets.md", "exec"), names)
+    with active([Plugin(cores=(names["ACME"],))]):
+        schedule = microc.default_schedule(narrow_func("int16", 8, lambda a, b: a + b), "acme-vectors")
+    assert "i16x4" in str(schedule.func.body)
 
 
 NARROW = ("load", "store", "add", "sub", "mul", "min", "max", "dup")
