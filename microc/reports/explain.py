@@ -300,7 +300,9 @@ def _explain_missing_lanes(name: str, lanes: Lanes, target: Target, module: Modu
                     faults.append(f"a loop of {kernel.name} has no form in the lanes {lanes.suffix}: {error}")
                 else:
                     if any(isinstance(x, ir.Call) and x.name == name for x in walk_all_exprs(packed)):
-                        faults.append(f"no cheaper schedule of {kernel.name} uses it, whose loop has a form in its lanes")
+                        faults.append(
+                            f"no cheaper schedule of {kernel.name} uses it, whose loop has a form in its lanes"
+                        )
     return next(iter(faults), "its meaning does not occur in this network")
 
 

@@ -112,7 +112,7 @@ STRIDED: Final = "strided"
 """Note on a ``lanes`` loop. Its value is the largest stride at which the core copies elements of 8 or 16 bits by vectors."""
 LANE_FORMS: Final = "lane_forms"
 """Note on a ``lanes`` or ``vectorized`` loop. Its value names the scalar intrinsics that the core computes in lanes, too, with
-spaces between them; for lanes narrower than int32 also operations (:data:`LANE_OPERATORS`, ``load``, ``store``, ``dup``).
+spaces between them; for lanes narrower than int32 also :data:`LANE_OPERATIONS`.
 ``add=acme_add``: the intrinsic ``acme_add`` computes the operation ``add``, instead of ``add_i16x4``."""
 MOVED: Final = "moved"
 """Note on a copy loop for which a test is generated that decides at run time whether whole words can be copied."""
@@ -186,6 +186,8 @@ LANE_OPERATORS: Final = MappingProxyType(
     }
 )
 """Names of the intrinsics that compute integer operators in lanes."""
+LANE_OPERATIONS: Final = (*LANE_OPERATORS.values(), "load", "store", "dup")
+"""Names of the operations in vectors of lanes narrower than int32; ``dup`` sets all lanes to a number."""
 
 
 @frozen

@@ -532,13 +532,16 @@ def own_lane_intrinsics() -> tuple[Intrin, ...]:
         Intrin("acme_sum", (x, y), ir.clamp(wide + other, -32768, 32767).astype("int16"), lanes=4),
         Intrin("acme_add", (x, y), (other + wide).astype("int16"), lanes=4),
         Intrin("acme_max", (x, y), ir.select(wide > other, a, b), lanes=4),
+        Intrin("acme_small", (x, y), (wide - other).astype("int16"), lanes=4, limits=(("x", 0, 9),)),
     )
 
 
 def test_operations_in_lanes_are_known_by_their_meanings() -> None:
     own = own_lane_intrinsics()
     with active([lanes_plugin("i16x4", own=own)]):
-        assert [found and found[0] for found in map(find_lane_operation, own)] == ["load", "store", None, "add", "max"]
+        assert [found and found[0] for found in map(find_lane_operation, own)] == [
+            *("load", "store", None, "add", "max", None)
+        ]
         func = narrow_func("int16", 37, lambda a, b: ir.maximum((a + b).astype("int16").astype("int32"), b))
         assert calls_and_results(func) == {"acme_load", "acme_store", "acme_add", "acme_max"}
     renamed = replace(own[2], name="add_i16x4")

@@ -37,7 +37,7 @@ from microc.tir.analysis.context import is_index
 from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.simplification import bounds_of, simplify
 from microc.tir.lower.lane_code import LANE_CALLS
-from microc.tir.names import LANE_FORMS, LANE_OPERATORS, RESULT_RANGES, SUFFIXES, Lanes, lanes_of
+from microc.tir.names import LANE_FORMS, LANE_OPERATIONS, RESULT_RANGES, SUFFIXES, Lanes, lanes_of
 from microc.tir.rewrite import (
     ExprMap,
     free_vars,
@@ -403,8 +403,8 @@ def fits_lanes(intrin: Intrin, lanes: Lanes) -> bool:
 
 @lru_cache(maxsize=1024)
 def find_lane_operation(intrin: Intrin) -> tuple[str, Lanes] | None:
-    """Return the operation that an intrinsic computes in the lanes of a vector narrower than int32, and the lanes: the name of an
-    operator (:data:`~microc.tir.names.LANE_OPERATORS`), ``load``, ``store`` or ``dup``. Its meaning decides, not its name.
+    """Return the operation that an intrinsic computes in the lanes of a vector narrower than int32, and the lanes: one of
+    :data:`~microc.tir.names.LANE_OPERATIONS`. Its meaning decides, not its name.
 
     None for other intrinsics."""
     registers = [
@@ -416,7 +416,7 @@ def find_lane_operation(intrin: Intrin) -> tuple[str, Lanes] | None:
     if bits >= 32 or f"{kind}{bits}" not in SUFFIXES:
         return None
     lanes = Lanes(f"{kind}{bits}", count)
-    for operation in (*LANE_OPERATORS.values(), "load", "store", "dup"):
+    for operation in LANE_OPERATIONS:
         wanted = build_lane_operation(f"{operation}_{lanes.suffix}")
         if wanted is not None and _have_equal_meanings(wanted, intrin):
             return operation, lanes
@@ -426,9 +426,9 @@ def find_lane_operation(intrin: Intrin) -> tuple[str, Lanes] | None:
 def _have_equal_meanings(wanted: Intrin, declared: Intrin) -> bool:
     """Test whether two intrinsics have parameters of the same dtypes, in this order, and equal meanings.
 
-    Values in other forms are compared at :data:`_SAMPLES` of all operands: 484 pairs, with both ends of every width, tell all
-    operations apart that wrap, saturate, round or average."""
-    if len(wanted.params) != len(declared.params) or wanted.lanes != declared.lanes:
+    An operation has no limits. Values in other forms are compared at all pairs of :data:`_SAMPLES`, which tell operations that
+    wrap, saturate, round or average apart."""
+    if len(wanted.params) != len(declared.params) or wanted.lanes != declared.lanes or declared.limits:
         return False
     names: dict[ir.Var, ir.Expr] = {}
     buffers: dict[ir.Buffer, ir.Buffer] = {}

@@ -32,7 +32,7 @@ from microc.tir.analysis.context import is_index
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
 from microc.tir.lower.packed_lanes import WORD_FORMS
 from microc.tir.lower.region import is_consecutive
-from microc.tir.names import LANE_FORMS, LANE_OPERATORS, LANES, MOVED, SUFFIXES, WORD_LANES, Lanes
+from microc.tir.names import LANE_FORMS, LANE_OPERATIONS, LANE_OPERATORS, LANES, MOVED, SUFFIXES, WORD_LANES, Lanes
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
 # ---- Copy loops that operators wrote themselves: as many elements at a time as a core moves
@@ -147,9 +147,9 @@ def _list_packed_lanes(block: ir.Block, target: Target) -> dict[Lanes, list[str]
     for lanes, names in list_lane_forms(target, CORES.entries, SCALAR.entries).items():
         has_operators = operators <= names.keys() and not (lanes.is_word and operators <= WORD_FORMS)
         has_forms = {"load", "store"} <= names.keys() and (has_operators or not names.keys().isdisjoint(SCALAR))
-        if lanes.dtype == stored_buffer(block).dtype and has_forms:
-            implied = {f"{operation}_{lanes.suffix}" for operation in (*WORD_FORMS, "load", "store") if lanes.is_word}
-            own = {op: name for op, name in names.items() if op not in SCALAR and name not in implied}
+        if has_forms and lanes.dtype == stored_buffer(block).dtype:
+            wanted = {*LANE_OPERATORS.values()} - WORD_FORMS if lanes.is_word else LANE_OPERATIONS
+            own = {operation: name for operation, name in names.items() if operation in wanted}
             lanes_of_block[lanes] = [
                 op if name == f"{op}_{lanes.suffix}" else f"{op}={name}" for op, name in own.items()
             ]
