@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tarfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.device.smoke import needs
 from tests.exports.programs import export, run, said
 from tests.exports.test_builds import assert_alike
+from tests.support.campaign import in_campaign
 
 yaml = pytest.importorskip("yaml", reason="needs pyyaml (pip install microc[test])")
 STAND_INS = Path(__file__).with_name("stand_ins")
@@ -26,6 +28,8 @@ def described(path: Path) -> Any:
 
 
 # ---------------------------------------------------------------- Zephyr
+
+ZEPHYR = os.environ.get("MICROC_ZEPHYR", "")
 
 
 @needs("cmake", "gcc")
@@ -48,6 +52,18 @@ def test_zephyr(tmp_path: Path, which: str, package: str) -> None:
     assert output == said(which)
     (test,) = described(sample / "sample.yaml")["tests"].values()
     assert all(re.search(line, output) for line in test["harness_config"]["regex"])
+
+
+@in_campaign
+@needs("west", "ninja", "gcc")
+@pytest.mark.skipif(not ZEPHYR, reason="MICROC_ZEPHYR names no tree of Zephyr in a workspace of west")
+@BOTH
+def test_zephyr_itself(tmp_path: Path, which: str, package: str) -> None:
+    """Its own tools build the sample for its simulator of a board, with the compiler of this computer."""
+    sample = export(tmp_path / "net", "zephyr", which) / "samples" / package
+    build = ("west", "build", "-b", "native_sim/native/64", "-d", tmp_path / "build", sample)
+    run(Path(ZEPHYR), *build, ZEPHYR_BASE=ZEPHYR, ZEPHYR_TOOLCHAIN_VARIANT="host")
+    assert said(which) in run(tmp_path, "build/zephyr/zephyr.exe", "-stop_at=1")
 
 
 @needs("cmake", "gcc")
