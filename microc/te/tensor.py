@@ -14,7 +14,7 @@ from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import EXTERN
-from microc.tir.rewrite import ExprMap, children, map_children
+from microc.tir.rewrite import ExprMap, children, declared_names, map_children
 from microc.tir.symbolic import convert_extent, symbolic_sizes_in
 from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
@@ -268,15 +268,32 @@ def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
 
 
 class _Lowering:
-    """Lowering of tensors to the loops of one function, with the buffers of the tensors and the names in use."""
+    """Lowering of tensors to the loops of one function, with the buffers of the tensors and the names in use.
 
-    def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
-        self.taken = {size.name for size in sizes}
+    ``reserved_names``: names that neither a buffer nor a loop may have."""
+
+    def __init__(
+        self,
+        params: Sequence[tuple[Tensor, str]],
+        outputs: Sequence[Tensor],
+        sizes: Iterable[Var],
+        reserved_names: Iterable[str],
+    ) -> None:
+        self.taken = {size.name for size in sizes} | set(reserved_names)
         self.buffers: dict[int, Buffer] = {}
+        self.buffer_names: set[str] = set()
+        self.extern_names: set[str] = set()
+        """Names that the loops of externs declare."""
         for tensor, scope in params:
-            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype, scope)
+            self.buffers[id(tensor)] = self.create_buffer(tensor.name, tensor.shape, tensor.dtype, scope)
         for tensor in outputs:
-            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype)
+            self.buffers[id(tensor)] = self.create_buffer(tensor.name, tensor.shape, tensor.dtype, "global")
+
+    def create_buffer(self, stem: str, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
+        """Return a buffer whose name is derived from ``stem``."""
+        name = self.unused_name(stem)
+        self.buffer_names.add(name)
+        return Buffer(name, shape, dtype, scope)
 
     def unused_name(self, stem: str) -> str:
         """Return a name, derived from ``stem``, that the function does not use yet."""
@@ -294,8 +311,7 @@ class _Lowering:
                     f"placeholder {tensor.name} is read, but is no parameter of the function",
                     hint="pass it to te.create_prim_func in inputs or consts",
                 )
-            name = self.unused_name(tensor.name)
-            self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
+            self.buffers[id(tensor)] = self.create_buffer(tensor.name, tensor.shape, tensor.dtype, "workspace")
         return self.buffers[id(tensor)]
 
     def lower_expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
@@ -336,10 +352,12 @@ class _Lowering:
         unread: list[Buffer] = []
         for position, (name, shape, dtype) in enumerate(definition.results):
             if position not in known:
-                known[position] = Buffer(self.unused_name(name), shape, dtype, "workspace")
+                known[position] = self.create_buffer(name, shape, dtype, "workspace")
                 unread.append(known[position])
         results = tuple(known[position] for position in range(len(definition.results)))
-        body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),))
+        loops = definition.build(operands, results)
+        self.extern_names.update(declared_names(loops))
+        body: ir.Stmt = ir.Block(definition.name, (), loops, annotations=((EXTERN, 1),))
         for buffer in unread:
             body = ir.Alloc(buffer, body)
         return body
@@ -385,11 +403,27 @@ def create_prim_func(
     Its parameters are the inputs, the constants and the outputs, in this order. Intermediate tensors become ``workspace``
     buffers that are allocated around the body. Each block is named after its tensor; a number is appended if names repeat.
     Symbolic sizes in extents become scalar parameters of the function."""
+    lowering, func = _lower_tensors(name, inputs, outputs, consts, ())
+    if not lowering.buffer_names.isdisjoint(lowering.extern_names):
+        # An extern declares its names itself, so the buffers get others: a constant called b beside an extern's loop b.
+        _, func = _lower_tensors(name, inputs, outputs, consts, lowering.extern_names)
+    return func
+
+
+def _lower_tensors(
+    name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    consts: Sequence[Tensor],
+    reserved_names: Iterable[str],
+) -> tuple[_Lowering, ir.PrimFunc]:
+    """Lower tensors to a function, none of whose buffers is called as in ``reserved_names``."""
     order = collect_tensors(outputs)
     scalars = symbolic_sizes_in(
         extent for tensor in (*inputs, *consts, *order) for extent in _spatial_and_reduction_extents(tensor)
     )
-    lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
+    params = [(t, "global") for t in inputs] + [(t, "const") for t in consts]
+    lowering = _Lowering(params, outputs, scalars, reserved_names)
     body: list[ir.Stmt] = []
     workspaces: list[Buffer] = []
     kept = {id(t) for t in outputs}
@@ -415,8 +449,8 @@ def create_prim_func(
     result = ir.seq(*body)
     for buffer in reversed(workspaces):
         result = ir.Alloc(buffer, result)
-    params = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
-    return ir.PrimFunc(name, params, result, scalars=scalars)
+    buffers = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
+    return lowering, ir.PrimFunc(name, buffers, result, scalars=scalars)
 
 
 def _spatial_and_reduction_extents(tensor: Tensor) -> tuple[int, ...]:

@@ -332,6 +332,20 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
             stack += parts(found)[::-1]
 
 
+def declared_names(stmt: Stmt) -> Iterator[str]:
+    """Yield the names of the variables and buffers that a statement declares."""
+    for part in walk_stmt(stmt):
+        match part:
+            case ir.For(var) | ir.Let(var):
+                yield var.name
+            case ir.Alloc(buffer):
+                yield buffer.name
+            case ir.Block(_, iters):
+                yield from (axis.var.name for axis in iters)
+            case _:
+                pass
+
+
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
     """Yield every expression and sub-expression of a statement and its sub-statements."""
     for s in walk_stmt(stmt):

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
+import microc
 from microc import te
 from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
+from microc.tir.verify import verify
 
 DEPTH = 40
 
@@ -42,6 +45,29 @@ def test_reads_are_told_from_the_outside_in() -> None:
     gathered = te.compute((8,), lambda i: data[index[i]] + data[i], "gathered", ("i",))
     assert isinstance(gathered.definition, te.ComputeDef)
     assert [read.tensor.name for read in te.tensor_reads(gathered.definition.body)] == ["data", "index", "data"]
+
+
+def test_buffers_avoid_the_names_that_an_extern_declares() -> None:
+    """A constant is called as a loop of an extern, a workspace that is made later as a local buffer of it."""
+    x, b = te.placeholder((4,), "float32", "x"), te.placeholder((4,), "float32", "b")
+    loop, local = ir.Var("b"), ir.Buffer("line", (1,), "float32", "workspace")
+
+    def double(operands: Sequence[ir.Buffer], results: Sequence[ir.Buffer]) -> ir.Stmt:
+        zero = ir.const(0, "int32")
+        load = ir.Store(local, (zero,), ir.Load(operands[0], (loop,)))
+        store = ir.Store(results[0], (loop,), ir.Load(local, (zero,)) * 2.0)
+        return ir.loops([(loop, 4)], ir.Alloc(local, ir.seq(load, store)))
+
+    (doubled,) = te.extern("double", [x], [("doubled", (4,), "float32")], double)
+    line = te.compute((4,), lambda i: doubled[i] * b[i], "line", ("i",))
+    out = te.compute((4,), lambda i: line[i] + x[i], "out", ("i",))
+    func = te.create_prim_func("f", [x], [out], [b])
+    verify(func)
+    assert [param.name for param in func.params] == ["x", "b_1", "out"]
+    data, factors = np.arange(4, dtype=np.float32), np.array([1, 2, 3, 4], np.float32)
+    np.testing.assert_array_equal(
+        microc.build(func, "host", constants={"b_1": factors})(data), 2 * data * factors + data
+    )
 
 
 A, K = te.placeholder((8, 4), "float32", "A"), te.reduce_axis(4, "k")

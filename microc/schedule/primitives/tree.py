@@ -16,6 +16,7 @@ from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import (
     BottomUpRewriter,
     ExprMap,
+    declared_names,
     map_stmt,
     stmt_children,
     substitute_stmt,
@@ -226,18 +227,7 @@ def map_values(body: ir.Stmt, transform: ExprMap) -> ir.Stmt:
 
 def names_in(body: ir.Stmt) -> set[str]:
     """Return the names of all variables and buffers that a statement defines or writes."""
-    names: set[str] = set()
-    for s in walk_stmt(body):
-        match s:
-            case ir.For(var) | ir.Let(var):
-                names.add(var.name)
-            case ir.Alloc(buffer) | ir.Store(buffer):
-                names.add(buffer.name)
-            case ir.Block():
-                names.update(i.var.name for i in s.iters)
-            case _:
-                pass
-    return names
+    return {*declared_names(body), *(s.buffer.name for s in walk_stmt(body) if isinstance(s, ir.Store))}
 
 
 def fresh_name(used_names: set[str], stem: str) -> str:
