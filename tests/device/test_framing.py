@@ -4,12 +4,24 @@
 from __future__ import annotations
 
 import random
+import re
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microc.device.line_protocol import OVERHEAD, Frame, FrameDecoder, encode_frame, encode_with_crc
+from microc.base import file_access
+from microc.device.line_protocol import (
+    OVERHEAD,
+    REPLY,
+    Frame,
+    FrameDecoder,
+    Operation,
+    Status,
+    encode_frame,
+    encode_with_crc,
+)
 
 bytes_ = st.integers(0, 255)
 frames = st.builds(
@@ -25,6 +37,22 @@ def test_round_trip(frame: Frame) -> None:
     assert len(line) <= len(frame.payload) + OVERHEAD + (len(frame.payload) + OVERHEAD) // 254 + 3
     assert decoder.feed(line) == [frame]
     assert decoder.bad == 0
+
+
+def test_the_example_of_the_specification_decodes() -> None:
+    text = (file_access.runtime_c_folder() / "SPEC.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| to the (?:board|host) \| `([0-9a-f ]+)` \| `(\w+)`.*?(?:payload `([0-9a-f ]+)`.*)?\|$", text, re.M
+    )
+    received = FrameDecoder().feed(b"".join(b"\0" + bytes.fromhex(line) + b"\0" for line, _, _ in rows))
+    assert [frame.payload for frame in received] == [bytes.fromhex(payload) for _, _, payload in rows]
+    hello, reply, read = received
+    assert [hello.operation, reply.operation, read.operation] == [
+        Operation[rows[0][1]], Operation.HELLO | REPLY, Operation[rows[2][1]],
+    ]  # fmt: skip
+    assert {frame.session for frame in received} == {0x1234} and [f.sequence for f in received] == [7, 7, 8]
+    assert reply.status == Status[rows[1][1]] and struct.unpack("<HBBI", reply.payload) == (256, 1, 1, 1_000_000)
+    assert struct.unpack("<HIH", read.payload) == (1, 0, 10)
 
 
 @given(st.lists(frames, max_size=5), st.randoms(use_true_random=False))
