@@ -13,6 +13,15 @@ from network import LAYERS, Params
 
 INPUT = (1 / 255, -128)
 SOFTMAX = (1 / 256, -128)
+VERSIONS = {
+    tflite.BuiltinOperator.PAD: 2,
+    tflite.BuiltinOperator.CONV_2D: 3,
+    tflite.BuiltinOperator.DEPTHWISE_CONV_2D: 3,
+    tflite.BuiltinOperator.RESHAPE: 1,
+    tflite.BuiltinOperator.FULLY_CONNECTED: 4,
+    tflite.BuiltinOperator.SOFTMAX: 2,
+}
+"""First version of each operator that takes int8: LiteRT refuses a version that it does not know."""
 
 
 def affine(low: float, high: float) -> tuple[float, int]:
@@ -94,7 +103,7 @@ class Writer:
             tflite.OperatorCodeStart(b)
             tflite.OperatorCodeAddDeprecatedBuiltinCode(b, code)
             tflite.OperatorCodeAddBuiltinCode(b, code)
-            tflite.OperatorCodeAddVersion(b, 3)
+            tflite.OperatorCodeAddVersion(b, VERSIONS[code])
             codes.append(tflite.OperatorCodeEnd(b))
         code_vector = self.offsets(tflite.ModelStartOperatorCodesVector, codes)
         buffers = []

@@ -3,8 +3,8 @@
 
 A block with a title is a file: it is written. Lines of a ``console`` block, behind ``$``, and of a ``shell`` block are commands,
 ``python`` blocks without a title are run in one namespace. What a ``text`` block shows after them must have been said: line by
-line, without regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language
-names programs or packages of Python, without which a block is left out, and what it shows.
+line, without regard to spaces, each number within :data:`TOLERANCE`. ``sh`` blocks need what is not here. ``needs=A,B``
+behind a language names programs or packages of Python, without which a block is left out, and what it shows.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ PROMPTS = {"console": "$ ", "shell": ""}
 """What a command begins with in a block of a language."""
 TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
 """Programs that pages may call beside microc and what they built."""
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+TOLERANCE = 0.1
+"""Relative difference of a number that a page shows from the one that is said: compilers and emulators of other versions."""
 
 
 def run_microc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -143,15 +146,22 @@ class Runner:
         self.said += said.getvalue()
 
     def _compare(self, shown: str, place: str) -> None:
-        said = {_plain(line) for line in self.said.splitlines()}
         for line in filter(None, shown.splitlines()):
-            assert _plain(line) in said, f"{place}: nothing says: {line}"
+            similar = [said for said in self.said.splitlines() if _mask_numbers(said) == _mask_numbers(line)]
+            assert similar, f"{place}: nothing says: {line}"
+            assert any(_has_close_numbers(said, line) for said in similar), "\n".join((f"{place}: {line}", *similar))
 
 
 def _there(name: str) -> bool:
     return shutil.which(name) is not None or importlib.util.find_spec(name) is not None
 
 
-def _plain(line: str) -> str:
-    """A line whose numbers may differ a little, and whose columns may be wider."""
-    return re.sub(r"\d[\d,.]*", "0", " ".join(line.split()))
+def _mask_numbers(line: str) -> str:
+    """Replace the numbers of a line by 0 and its runs of spaces by one, since columns may be wider."""
+    return NUMBER.sub("0", " ".join(line.split()))
+
+
+def _has_close_numbers(line: str, other: str) -> bool:
+    """Test whether the numbers of two lines that differ in numbers alone differ by at most :data:`TOLERANCE`."""
+    numbers = ([float(n.replace(",", "")) for n in NUMBER.findall(text)] for text in (line, other))
+    return all(abs(a - b) <= TOLERANCE * max(a, b) for a, b in zip(*numbers, strict=True))
