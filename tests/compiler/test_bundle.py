@@ -42,10 +42,10 @@ def check(folder: Path) -> None:
     build_project(open_project(folder))
     for name in ("small", "large", "summing"):
         project = open_project(folder, name)
+        library = build_host_library(project)
         with microc.Device(project) as device:
-            layers, difference = compare_board_with_host(
-                device, build_host_library(project), draw_input_sets(device.project.manifest, device.inputs, 2)
-            )
+            inputs = draw_input_sets(device.project.manifest, device.inputs, 2)
+            layers, difference = compare_board_with_host(device, library, inputs)
         assert difference is None and layers
 
 

@@ -210,6 +210,7 @@ def test_weights_of_half_a_megabyte_run_from_external_flash(tmp_path: Path) -> N
         symbols = {s.name: s["st_value"] for s in elf.get_section_by_name(".symtab").iter_symbols()}
     assert all(symbols[f"large_{name}"] >= 0x2100_0000 for name in plan.flash[1].constants)
     samples = [[np.random.default_rng(1).integers(-128, 128, (1, 512)).astype(np.int8)]]
+    library = program.library()
     with Device(project) as device:
-        layers, difference = compare_board_with_host(device, program.library(), samples, tolerance=0)
+        layers, difference = compare_board_with_host(device, library, samples, tolerance=0)
     assert difference is None and len(layers) == len(program.module.calls)

@@ -135,10 +135,10 @@ def test_kernels_run_where_they_are_planned(base: str, size: int, tmp_path: Path
     for kernel in program.module.kernels:
         inside = begin <= functions[kernel.name]["st_value"] < end
         assert inside == (kernel.name in plan.code.kernels)
+    library = program.library()
     with Device(project) as device:
-        layers, difference = compare_board_with_host(
-            device, program.library(), [[image] for image in digits.images(2)], tolerance=0
-        )
+        samples = [[image] for image in digits.images(2)]
+        layers, difference = compare_board_with_host(device, library, samples, tolerance=0)
     assert difference is None and len(layers) == 6
 
 

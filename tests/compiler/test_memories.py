@@ -202,13 +202,12 @@ def test_a_board_with_two_arenas_agrees_in_every_bit(tmp_path: Path) -> None:
         ["arm-none-eabi-size", "-A", str(project.folder / "firmware.elf")], capture_output=True, text=True, check=True
     ).stdout
     assert any(line.split()[:1] == [".sram"] and int(line.split()[2]) == 0x0100_0000 for line in sections.splitlines())
-    host = microc.compile(digits.INT8)
+    host, library = microc.compile(digits.INT8), program.library()
     with Device(project) as device:
         for image in digits.images(3):
             assert np.array_equal(device.run(image), host(image))
-        layers, difference = compare_board_with_host(
-            device, program.library(), [[image] for image in digits.images(2)], tolerance=0
-        )
+        samples = [[image] for image in digits.images(2)]
+        layers, difference = compare_board_with_host(device, library, samples, tolerance=0)
     assert difference is None and len(layers) == 6
 
 
@@ -306,6 +305,7 @@ def test_a_board_with_weights_in_ram_agrees(fast: int, tmp_path: Path) -> None:
     project = microc.open_project(program.write(tmp_path / "project"))
     microc.build(project)
     x = np.random.default_rng(2).standard_normal((48, 32)).astype(np.float32)
+    library = program.library()
     with Device(project) as device:
-        checked, difference = compare_board_with_host(device, program.library(), [[x], [-x]], tolerance=0)
+        checked, difference = compare_board_with_host(device, library, [[x], [-x]], tolerance=0)
     assert difference is None and len(checked) == 5

@@ -67,8 +67,8 @@ def plan_with_storage(program: Program) -> tuple[Plan, StoredConstants]:
     return plan, plan.storage
 
 
-def compiled(where: Board, **options: Any) -> Program:
-    program = microc.compile(digits.INT8, board=where, cache=False, **options)
+def compiled(where: Board, model: Path | Graph = digits.INT8, **options: Any) -> Program:
+    program = microc.compile(model, board=where, cache=False, **options)
     assert isinstance(program, Program)
     return program
 
@@ -321,9 +321,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         FitError, match=r"storage 'card' is too small; got weights.bin of \d+ bytes, expected at most 600"
     ):
         compiled(board(tmp_path, size=600)).write(tmp_path / "small")
-    program = compiled(board(tmp_path), name="one")
+    program = compiled(board(tmp_path), dense(), name="one")
     with pytest.raises(UsageError, match="firmware of several networks"):
-        bundle(program, compiled(board(tmp_path), name="two"))
+        bundle(program, compiled(board(tmp_path), dense(), name="two"))
     with pytest.raises(UsageError, match=r"format rust: got a network that reads weights\.bin"):
         program.export("rust", tmp_path / "export")
     path = tmp_path / "card.toml"

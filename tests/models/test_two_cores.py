@@ -45,9 +45,10 @@ def build_and_compare(board: Board, folder: Path, runs: int) -> None:
     run_make(project.folder, ("CFLAGS=-Werror",))
     if not project.emulated:
         return
+    library = program.library()  # while no emulator takes the other CPU
     with Device(project) as device:
         inputs = draw_input_sets(device.project.manifest, device.inputs, runs)
-        layers, difference = compare_board_with_host(device, program.library(), inputs, tolerance=0)
+        layers, difference = compare_board_with_host(device, library, inputs, tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
 
 
@@ -88,11 +89,12 @@ def test_a_stream_beside_another_network(firmware: tuple[Bundle, Path]) -> None:
     for program, name in zip(both.programs, ("digits", "sequence"), strict=True):
         project = open_project(folder, name)
         assert any(kernel.get("cores") == 2 for kernel in project.manifest["kernels"])
+        library = program.library()
         with Device(project) as device:
             inputs = draw_input_sets(
                 project.manifest, device.inputs, 4
             )  # four steps of the stream, whose state goes on
-            _, difference = compare_board_with_host(device, program.library(), inputs, tolerance=0)
+            _, difference = compare_board_with_host(device, library, inputs, tolerance=0)
             assert difference is None
             stats = device.stats()
             assert stats.stack_bytes and stats.core1_stack_bytes

@@ -97,12 +97,10 @@ def test_float_models_agree_on_a_board(tmp_path: Path) -> None:
     """Every kernel but the softmax, which calls the C library's expf, agrees in every bit."""
     project = board_project.open_project(microc.compile(digits.FLOAT, board="mps2-an386").write(tmp_path / "float"))
     board_project.build_project(project)
+    library = board_project.build_host_library(project)
     with microc.Device(project) as device:
-        layers, difference = compare_board_with_host(
-            device,
-            board_project.build_host_library(project),
-            draw_input_sets(device.project.manifest, device.inputs, 2),
-        )
+        inputs = draw_input_sets(device.project.manifest, device.inputs, 2)
+        layers, difference = compare_board_with_host(device, library, inputs)
     assert difference is None
     assert all(layer.error == 0 or "softmax" in layer.op for layer in layers)
 
