@@ -10,8 +10,11 @@ import numpy as np
 
 from microc import Graph, GraphBuilder
 from microc.base.dtypes import Array
+from microc.quantization.repairs import MIN_SAMPLES
 
 SIDE, CHANNELS = 12, 3
+UNREPAIRED = MIN_SAMPLES - 1
+"""Samples of a network that is not repaired, which takes half of the time."""
 
 
 def images(count: int, seed: int = 0) -> Array:

@@ -119,7 +119,7 @@ def test_half_way_between_4_and_8_bits() -> None:
 
 
 def test_accuracy_is_kept_with_the_least_flash(tmp_path: Path) -> None:
-    graph, data = deep(), images(60)
+    graph, data = flat(), images(60)
     network = microc.compile(graph, check=False)
     truth = np.array([np.asarray(network(x)).argmax() for x in data])
     np.savez(tmp_path / "data.npz", x=data, truth=truth)

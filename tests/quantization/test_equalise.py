@@ -13,6 +13,7 @@ from microc.quantization.network_structure import ChannelUnits
 from microc.quantization.quantisation_points import find_quantisation_points
 from microc.quantization.repairs import MIN_SAMPLES, equalise_channels
 from tests.quantization.networks import Net, images
+from tests.support.campaign import in_campaign
 
 
 def residual(flat: bool) -> Graph:
@@ -48,7 +49,7 @@ def test_units_do_not_change_the_function(flat: bool) -> None:
         )  # a few roundings of float32 in five layers
 
 
-@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("flat", [pytest.param(False, marks=in_campaign), True])
 def test_badly_scaled_channels_cost_nothing(flat: bool) -> None:
     """The same noise within a decibel, whatever the units were; without equalisation 10 dB more."""
     data = images(MIN_SAMPLES)

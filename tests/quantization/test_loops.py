@@ -18,6 +18,7 @@ from microc.quantization.network_structure import (
     flatten_graph,
     make_names_distinct,
 )
+from tests.quantization.networks import UNREPAIRED
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
 from tests.support.campaign import in_campaign, in_turn
 
@@ -77,7 +78,7 @@ def test_saved_and_compiled_exactly(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("bits", "most"), [(8, 127), (4, 7), (2, 2)])
 def test_weights_in_loops(bits: int, most: int) -> None:
-    found = microc.quantize(network("simple"), sequences(8), weights=bits)
+    found = microc.quantize(network("simple"), sequences(UNREPAIRED), weights=bits)
     flat = flatten_graph(found.graph)
     layers = [node for node in flat.nodes if node.op == "dense"]
     assert len(layers) == 3
@@ -89,7 +90,7 @@ def test_weights_in_loops(bits: int, most: int) -> None:
 def test_bits_of_states() -> None:
     """What turns average has 16 bits, of which layers read 8; what layers alone read has 8."""
     for name, wanted in (("lstm", ["int8", "int16"]), ("gru", ["int16"])):
-        (loop,) = loops(microc.quantize(network(name), sequences(8)).graph)
+        (loop,) = loops(microc.quantize(network(name), sequences(UNREPAIRED)).graph)
         body = loop.attr("body")
         carried = body.inputs[1 : 1 + loop.attr("carried")]
         assert [body.types[state].dtype for state in carried] == wanted

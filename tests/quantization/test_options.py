@@ -13,7 +13,7 @@ import microc
 from microc.errors import UnsupportedError, UsageError
 from microc.ops.meaning import evaluate
 from microc.quantization.network_structure import flatten_graph
-from tests.quantization.networks import Net, classifier, images
+from tests.quantization.networks import UNREPAIRED, Net, classifier, images
 from tests.quantization.recurrent import network, sequences
 from tests.support.campaign import in_turn
 from tests.support.onnx_session import session
@@ -103,7 +103,7 @@ def test_dynamic_range_needs_no_range() -> None:
 
 def test_dynamic_range_compiles_as_it_is_meant() -> None:
     """Products are integers, so that C and numpy differ by the rounding of what is computed in floats around them alone."""
-    graph, data = network("lstm"), sequences(8)
+    graph, data = network("lstm"), sequences(UNREPAIRED)
     found = microc.quantize(graph, data, dynamic_range=["all"])
     assert set(products(found.graph)) == {("int8", "int32")}
     compiled = microc.compile(found.graph, check=False)
@@ -120,7 +120,7 @@ def test_one_layer_has_dynamic_range(kind: str, tmp_path: Path) -> None:
     graph = classifier()
     layers = [node for node in graph.nodes if node.op in ("conv2d", "dense")]
     number = len(layers) - 1 if kind == "dense" else next(k for k, n in enumerate(layers) if n.attr("groups") != 1)
-    found = microc.quantize(graph, images(9), dynamic_range=[layers[number].outputs[0]])
+    found = microc.quantize(graph, images(UNREPAIRED), dynamic_range=[layers[number].outputs[0]])
     again = microc.load(found.save(tmp_path / "net.mcg"))
     assert [made == "int32" for _, made in products(again)] == [k == number for k in range(len(layers))]
     assert found.report["outputs"][0]["decibels"] > 35

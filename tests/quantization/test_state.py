@@ -14,10 +14,9 @@ from microc.errors import ModelError, UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from microc.quantization.repairs import MIN_SAMPLES
 from tests.frontend.tflite.test_state import variables
 from tests.quantization import states
-from tests.quantization.networks import Net
+from tests.quantization.networks import UNREPAIRED, Net
 from tests.quantization.states import DEPTH, frames
 from tests.support.campaign import in_turn
 from tests.support.onnx_session import session
@@ -47,8 +46,6 @@ STORED = {
     "fixed": ["int8", "int8", "int32"],
 }
 """What feeds back into itself has 16 bits, but what layers alone read of it; what is only moved or chosen has 8."""
-UNREPAIRED = MIN_SAMPLES - 1
-"""Samples of a network that is not repaired, which takes half of the time."""
 
 
 def data(graph: Graph, count: int, seed: int = 0) -> Array:
