@@ -225,12 +225,9 @@ def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
             value = _evaluate_index(index, grid) if grid is not None else None
             if value is None:
                 value = _reshape_to_axis(np.arange(size), rank - 2 - axis, rank)
-            fits = (value >= 0) & (value < size)
-            if not fits.all():  # a mask of all points is built for padding and guards alone
-                inside = inside & fits
+            inside = inside & (value >= 0) & (value < size)
             flat = flat + value * stride
-        if touch.extent > 1:
-            inside = inside & (flat < buffer.size)
+        inside = inside & (flat < buffer.size)
         if touch.writes:
             _update_columns(times.first_write, np.minimum, flat, inside, access, grid or {})
         _update_columns(times.last_touch, np.maximum, flat, inside, access, grid or {})
@@ -311,10 +308,10 @@ def _update_times(
     """Update the times of the accessed elements that are inside of the buffer.
 
     ``minimum_or_maximum``: ``np.minimum`` or ``np.maximum``, which selects between the old and the new time."""
-    flat_indices, in_bounds, ticks = np.broadcast_arrays(flat_indices, in_bounds, ticks)
+    flat_indices, in_bounds, ticks = (part.reshape(-1) for part in np.broadcast_arrays(flat_indices, in_bounds, ticks))
     if not in_bounds.all():
         flat_indices, ticks = flat_indices[in_bounds], ticks[in_bounds]
-    minimum_or_maximum.at(times, flat_indices.reshape(-1), ticks.reshape(-1))
+    minimum_or_maximum.at(times, flat_indices, ticks)
 
 
 def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
