@@ -47,11 +47,12 @@ def test_weights_of_recurrent_layers_alone() -> None:
 
 @pytest.mark.parametrize("option", ["weight_only", "dynamic_range"])
 def test_all_of_no_layers_is_refused(option: str) -> None:
+    options: dict[str, Any] = {option: ["all"]}
     net = Net((1, 8))
     graph = net.graph(net.op("add", net.op("tanh", net.x), net.x))
     data = np.random.default_rng(4).normal(size=(4, 1, 8)).astype(np.float32)
     with pytest.raises(UsageError, match=f"{option}: 'all' selects no layer"):
-        microc.quantize(graph, data, **{option: ["all"]})
+        microc.quantize(graph, data, **options)
 
 
 def test_one_layer_opens_its_weights() -> None:

@@ -48,7 +48,7 @@ class StoredTensor:
         """Return the slices at ``indices`` along ``axis``, with their scales if these belong to the axis."""
         quant = self.quant
         if quant is not None and quant.axis == axis:
-            scales, zeros = (tuple(numbers[k] for k in indices) for numbers in (quant.scale, quant.zero_point))
+            scales, zeros = tuple(quant.scale[k] for k in indices), tuple(quant.zero_point[k] for k in indices)
             quant = Quant(scales, zeros, axis) if len(indices) > 1 else Quant(scales, zeros)
         return StoredTensor(np.ascontiguousarray(self.data.take(indices, axis)), quant)
 

@@ -169,7 +169,8 @@ def quantise_weights(made: Any, per_row: bool) -> Any:
         scale = np.abs(real).max(axis=None if axis is None else (0, 2)).astype(np.float32) / np.float32(127)
         levels = np.rint(real / (scale if axis is None else scale[:, None])).astype(np.int8)
         arrays |= {f"{name}_q": levels, f"{name}_s": scale}
-        nodes.append(node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [name], **({"axis": axis} if axis else {})))
+        attrs: dict[str, Any] = {"axis": axis} if axis else {}
+        nodes.append(node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [name], **attrs))
     outputs = [each.name for each in made.graph.output]
     return proto([*nodes, *made.graph.node], {"x": (STEPS, BATCH, DEPTH)}, arrays, outputs, opset=14)
 
@@ -208,7 +209,7 @@ def test_dynamically_quantised_lstm(zero: int, per_row: bool, sides: int, hybrid
     rng = np.random.default_rng(6)
     shape, low, high = ((sides, 4 * UNITS) if per_row else (sides,)), *((0, 256) if zero else (-64, 64))
     dtype = np.uint8 if zero else np.int8
-    arrays = {
+    arrays: dict[str, Array] = {
         "w": rng.integers(low, high, (sides, DEPTH, 4 * UNITS)).astype(dtype),
         "r": rng.integers(low, high, (sides, UNITS, 4 * UNITS)).astype(dtype),
         **{name: rng.uniform(0.002, 0.004, shape).astype(np.float32) for name in ("ws", "rs")},
@@ -239,7 +240,7 @@ def test_dynamically_quantised_lstm(zero: int, per_row: bool, sides: int, hybrid
     ],
 )
 def test_wrong_integers_of_dynamically_quantised_lstm(name: str, array: Array, said: str) -> None:
-    arrays = {
+    arrays: dict[str, Array] = {
         "w": np.ones((1, DEPTH, 4 * UNITS), np.int8),
         "r": np.ones((1, UNITS, 4 * UNITS), np.int8),
         **{scale: np.ones(1, np.float32) for scale in ("ws", "rs")},

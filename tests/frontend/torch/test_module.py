@@ -94,7 +94,6 @@ def test_packed_modules_of_eager_quantisation_are_refused(torch: Any, kind: str)
         microc.compile(packed, example_inputs=(torch.zeros(2, 1, 4),))
 
 
-
 def test_without_pytorch() -> None:
     """Classes tell; nothing is imported for that."""
     looks = type("Net", (), {"__module__": "torch.nn", "forward": None, "state_dict": None})()
