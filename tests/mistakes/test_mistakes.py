@@ -94,7 +94,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workshop of one's own. Nothing that was compiled before is known."""
+    """A workshop of one's own. Nothing that was compiled before is known until the mistake is answered."""
     monkeypatch.setenv("MICROC_CACHE", "")
     found = shutil.copytree(prepared, tmp_path / "work")
     monkeypatch.chdir(found)
@@ -121,8 +121,14 @@ def test_the_list_is_long_enough() -> None:
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.name for mistake in MISTAKES])
 def test_a_mistake(
-    mistake: Mistake, folder: Path, busy: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    prepared: Path,
+    folder: Path,
+    busy: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Cures share a cache, for many of them compile the same network."""
     if "import torch" in mistake.then[0] and importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
     if "without-tools" in mistake.wrong:
@@ -138,6 +144,7 @@ def test_a_mistake(
     assert calls < mistake.calls and not STARTED, f"{calls:,} calls, {STARTED}"
     assert sorted(folder.rglob("*")) == before, "something was written"
     monkeypatch.undo() if "without-tools" in mistake.wrong else None
+    monkeypatch.setenv("MICROC_CACHE", str(prepared.with_name("cache")))
     with contextlib.chdir(folder):
         for step in mistake.then:
             _take(step.format(*found.groups()), busy)
