@@ -130,14 +130,12 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
         attrs: dict[str, Any] = {**node.attrs, **inside}
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
-        bound = attrs["bound"] if "bound" in attrs else min(attrs.get("bounds", ()), default=-1)
-        if (
-            node.op in ("requantize", *_NEED_BOUND)
-            and bound >= 0
-            and _bound_distance_from_zero_point(node, graph, producers) > bound
-        ):
+        needs_bound, bound = node.op in _NEED_BOUND, -1
+        if needs_bound or node.op == "requantize":
+            bound = min(attrs["bounds"], default=-1) if "bounds" in attrs else attrs["bound"]
+        if bound >= 0 and _bound_distance_from_zero_point(node, graph, producers) > bound:
             is_wide = attrs.get("rounding") == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64"
-            if is_wide or node.op in _NEED_BOUND:
+            if is_wide or needs_bound:
                 what = f"{node.op}: got bound={bound}, expected a bound that the constants before it give"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
             attrs["bound"] = -1

@@ -162,7 +162,7 @@ def test_large_sums_lose_bits_before_the_product_with_the_low_part(zero_point: i
 
 
 def test_sums_that_do_not_occur_need_no_constants() -> None:
-    """A channel of small weights has fewer thresholds than the layer's bound gives: none here, but that of the zero point."""
+    """A channel of small weights has fewer thresholds than the bound of the layer gives: none here."""
     mantissas, shifts = np.array([1 << 30, 1 << 30]), np.array([-6, -20])
     attrs = {"zero_point": 0, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
     thresholds = find_all_thresholds(attrs, mantissas, shifts)
