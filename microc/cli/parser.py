@@ -144,7 +144,8 @@ def _argument_syntax_and_help(action: argparse.Action) -> str:
 COMMANDS: Mapping[str, Command] = MappingProxyType(list_declared_commands(model_commands, board_commands))
 """All commands by name, in the order of ``microc --help``."""
 DESCRIPTION = (
-    "Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and measure the result."
+    "Compile trained networks (TFLite, ONNX, PyTorch, Keras, trees) to plain C for microcontrollers; build, flash, run and "
+    "measure the result."
 )
 EXIT_CODES = """exit codes:
   0 success                      4 the model does not fit the board
@@ -171,7 +172,7 @@ def _make_parser(words: Sequence[str]) -> Parser:
     parser = Parser(
         prog="microc",
         description=DESCRIPTION,
-        epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
+        epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware\n  microc verify firmware\n\n"
         "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
         formatter_class=CommandHelpFormatter,
         add_help=False,
