@@ -156,7 +156,7 @@ def scanned_operand_count(node: Node) -> int:
 
 def _iteration_count(attrs: Mapping[str, Any]) -> int:
     """Return the number of iterations for estimates: the attribute ``count``, or 1 for a loop without a bound."""
-    return 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
+    return 1 if attrs["count"] == UNBOUNDED else attrs["count"]
 
 
 def _count_loop_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

@@ -459,7 +459,7 @@ def _anchor_bound_annotation(node: Node) -> tuple[tuple[str, int | str], ...]:
     Empty if the node declares none."""
     declares = node.op in ("requantize", "requantize_floor") and not node.attrs.get("input_zero_point")
     bound = node.attrs.get("bound", -1) if declares else -1
-    return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
+    return ((BOUND, bound),) if isinstance(bound, int) and bound >= 0 else ()
 
 
 def _float_magnitude_annotation(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:

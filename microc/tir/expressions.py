@@ -62,6 +62,12 @@ UNIT_SCOPES = ("unit_input", "unit_weight", "unit_sums")
 SCOPES = ("global", "const", "workspace", "shared", "register", "local", *UNIT_SCOPES)
 
 
+class SizeDependent:
+    """Base class of :class:`microc.tir.extents.Extent`, an integer that depends on symbolic sizes."""
+
+    __slots__ = ()
+
+
 class Expr(Node):
     """An expression of type ``dtype``. Python operators build expressions: ``a + b`` is an addition."""
 
@@ -324,7 +330,7 @@ def const(value: int | float | bool, dtype: str) -> Const:
     try:
         if dtypes.is_float(dtype):
             return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
-        number = int(value)
+        number = value if isinstance(value, int) and not isinstance(value, bool) else int(value)
     except (TypeError, ValueError) as error:
         raise ProgramError(
             f"an operand is neither an expression nor a number; got {value!r}",
@@ -343,6 +349,8 @@ def as_index(value: Expr | int) -> Expr:
 
 def as_expr(value: Expr | int | float, dtype: str) -> Expr:
     """Return ``value`` as an expression; a Python number becomes a literal of ``dtype``."""
+    if isinstance(value, SizeDependent):
+        return cast(dtype, Const(value, "int32"))  # type: ignore[arg-type]
     return value if isinstance(value, Expr) else const(value, dtype)
 
 

@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from typing import Any
 
+from microc.base.immutable import frozen
 from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.analysis.access_order import FOLLOWED, LetScope
-from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
+from microc.tir.analysis.size_forms import evaluate_at_sizes
+from microc.tir.extents import DependsOnSize, Extent, as_expr
 from microc.tir.rewrite import (
     accesses_of,
+    map_expr,
     map_stmt,
     replace_buffers,
     stmt_children,
     stmt_exprs,
     substitute,
+    walk_all_exprs,
     walk_expr,
     walk_stmt,
 )
@@ -40,6 +45,8 @@ def convert_extent(value: object, owner: str) -> Any:
     if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
         number = ir.int_value(value)
         return value if number is None else number
+    if isinstance(value, Extent):
+        return value
     try:
         return index(value)  # type: ignore[arg-type]
     except TypeError as error:
@@ -118,6 +125,106 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
     buffers = {b: replace(b, shape=tuple(map(specialised_extent, b.shape))) for b in open_}
     body = map_stmt(replace_buffers(func.body, buffers), specialise_statement, lambda x: substitute(x, values))
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
+
+
+# ---- Functions for all sizes, from functions whose numbers are extents (:mod:`microc.tir.extents`).
+#
+# A function is lowered with extents in its shapes and literals. Then these are written as expressions over scalar parameters.
+# Tensors become one-dimensional, so that their strides may depend on the sizes. Constants keep the strides of the largest
+# sizes; smaller sizes read only their first elements along each axis.
+
+
+@frozen
+class SizeGenericFunction:
+    """A function with symbolic sizes.
+
+    ``func``: the function on one-dimensional tensors, which are large enough for the largest sizes. ``shaped``: the same
+    function on tensors with axes. ``shapes``: extents of these axes as expressions over the sizes, by the name of the
+    tensor; constants are not in it.
+    """
+
+    func: ir.PrimFunc
+    shaped: ir.PrimFunc
+    shapes: Mapping[str, tuple[ir.Expr, ...]]
+
+    def specialised_to(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
+        """Return the function on tensors with axes, specialised to the given sizes."""
+        made = instantiate(self.shaped, sizes)
+        shapes = {name: tuple(evaluate_at_sizes(e, sizes) for e in extents) for name, extents in self.shapes.items()}
+        buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
+        return replace(made, params=tuple(buffers[p] for p in made.params), body=replace_buffers(made.body, buffers))
+
+
+def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
+    """Return a function specialised to the given sizes and simplified.
+
+    A function without symbolic sizes (scalars) is returned unchanged."""
+    return replace(found := specialize(func, sizes), body=simplify_stmt(found.body)) if func.scalars else func
+
+
+def write_sizes(
+    func: ir.PrimFunc, constant_shapes: Sequence[tuple[int, ...]], largest_sizes: Mapping[str, int]
+) -> SizeGenericFunction:
+    """Return a lowered function with its extents written as expressions over the sizes.
+
+    ``constant_shapes``: shapes of the constant parameters at the largest sizes, in order. ``largest_sizes``: largest value of
+    each size, by the name of its variable. Raises :class:`DependsOnSize` if a buffer on the stack has no constant shape."""
+    shapes = iter(constant_shapes)
+    whole = {p: replace(p, shape=next(shapes)) if p.scope == "const" else p for p in func.params}
+    shaped = {p: replace(p, shape=evaluate_shape(b.shape, largest_sizes)) for p, b in whole.items()}
+    flat = {shaped[p]: replace(p, shape=(evaluate_shape((b.size,), largest_sizes))) for p, b in whole.items()}
+    strides = {shaped[p]: [write_extents(ir.const(s, "int32")) for s in b.strides] for p, b in whole.items()}
+
+    def check_allocation(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Alloc) and any(isinstance(extent, Extent) for extent in stmt.buffer.shape):
+            raise DependsOnSize(f"the shape of {stmt.buffer.name}, which is on the stack, depends on the sizes")
+        return stmt
+
+    def flat_index(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> tuple[ir.Expr]:
+        terms = [
+            index if ir.int_value(stride) == 1 else index * stride
+            for index, stride in zip(indices, strides[buffer], strict=True)
+            if ir.int_value(index) != 0
+        ]
+        return (sum(terms[1:], terms[0]) if terms else ir.const(0, "int32"),)
+
+    def flatten_access(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, (ir.Load, ir.AddressOf)) and expr.buffer in flat:
+            return replace(expr, buffer=flat[expr.buffer], indices=flat_index(expr.buffer, expr.indices))
+        return expr
+
+    def flatten_store(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store) and stmt.buffer in flat:
+            return ir.Store(flat[stmt.buffer], flat_index(stmt.buffer, stmt.indices), stmt.value)
+        return stmt
+
+    body = replace_buffers(map_stmt(func.body, check_allocation, write_extents), shaped)
+    flat_body = map_stmt(body, flatten_store, lambda x: map_expr(x, flatten_access))
+    used = {x.name for x in walk_all_exprs(flat_body) if isinstance(x, ir.Var)}
+    scalars = tuple(ir.Var(name) for name in largest_sizes if name in used)
+    return SizeGenericFunction(
+        replace(func, params=tuple(flat[shaped[p]] for p in func.params), body=flat_body, scalars=scalars),
+        replace(func, params=tuple(shaped[p] for p in func.params), body=body, scalars=scalars),
+        {p.name: tuple(map(as_expr, p.shape)) for p in func.params if p.scope != "const"},
+    )
+
+
+def write_extents(expr: ir.Expr) -> ir.Expr:
+    """Return an expression with the extents in its literals written as expressions over the sizes."""
+
+    def write_literal(part: ir.Expr) -> ir.Expr:
+        if isinstance(part, ir.Const) and isinstance(part.value, Extent):
+            return ir.cast(part.dtype, part.value.expr)
+        if isinstance(part, ir.AddressOf) and isinstance(part.reach, Extent):
+            raise DependsOnSize(f"the number of elements of {part.buffer.name} at an address depends on the sizes")
+        return part
+
+    return map_expr(expr, write_literal)
+
+
+def evaluate_shape(shape: Iterable[int], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return a shape at given sizes, by the name of their variables."""
+    return tuple(evaluate_at_sizes(as_expr(extent), sizes) for extent in shape)
 
 
 # ---- Scalable loops: iterations run in strips. Their length is the number of vector lanes, which is known only at run time.

@@ -343,7 +343,7 @@ class ControlFlowEmitter:
         of each iteration they are replaced by the values for the next iteration.
         """
         graph: Graph = node.attr("body")
-        carried, count = int(node.attr("carried")), int(node.attr("count"))
+        carried, count = int(node.attr("carried")), node.attr("count")
         first = [
             self.emit_copy(result, locations_by_name[name], graph.types[own].size)
             for result, name, own in zip(results[:carried], node.inputs, graph.inputs[1:], strict=False)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from microc import te
 from microc.base.immutable import frozen
@@ -183,11 +182,11 @@ def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
     constant 0."""
     indices: list[Expr] = []
     rest: Expr = index
-    outer = int(np.prod(extents))
+    outer = prod(extents)
     for extent in extents:
         outer //= extent
-        indices.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
-        rest = rest % outer if extent > 1 and outer > 1 else rest
+        indices.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer != 1 else rest))
+        rest = rest % outer if extent != 1 and outer != 1 else rest
     return indices
 
 

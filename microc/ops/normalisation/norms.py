@@ -500,13 +500,13 @@ def _normalise_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
     """Build the stages ``total``, ``mean``, ``squares``, ``factor`` and ``normal`` for rows of floats."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     total = te.compute((rows,), lambda n: te.sum_reduce(x[n, k.var], k), "total", ("n",))
-    mean = te.compute((rows,), lambda n: total[n] / float(depth), "mean", ("n",))
+    mean = te.compute((rows,), lambda n: total[n] / depth, "mean", ("n",))
 
     def build_square(n: Expr) -> Expr:
         return (x[n, j.var] - mean[n]) * (x[n, j.var] - mean[n])
 
     squares = te.compute((rows,), lambda n: te.sum_reduce(build_square(n), j), "squares", ("n",))
-    factor = te.compute((rows,), lambda n: 1.0 / ir.call("sqrt", squares[n] / float(depth) + epsilon), "factor", ("n",))
+    factor = te.compute((rows,), lambda n: 1.0 / ir.call("sqrt", squares[n] / depth + epsilon), "factor", ("n",))
     return te.compute(x.shape, lambda n, i: (x[n, i] - mean[n]) * factor[n], "normal", ("n", "i"))
 
 

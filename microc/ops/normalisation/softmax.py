@@ -36,6 +36,7 @@ from microc.ops.gradients.rules import build_softmax_gradient
 from microc.ops.quantised.scaling import build_doubling_high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
+from microc.tir.extents import upper_bound
 from microc.tir.ir import Expr
 
 # ---- Softmax in fixed point as TFLite Micro computes it: ``qsoftmax`` of 8-bit data, ``qsoftmax16`` of 16-bit data.
@@ -56,7 +57,7 @@ def int32_headroom(positive_number: Any, lowest_bit: int, arith: Arith[Any], max
 
     ``positive_number`` is at least 2**``lowest_bit`` and at most ``max_shifted``."""
     zero = positive_number * 0
-    highest = min(max_shifted.bit_length(), 31)
+    highest = min(upper_bound(max_shifted).bit_length(), 31)
     count = zero + (31 - highest)
     for bit in range(lowest_bit + 1, highest):
         count = count + arith.select(positive_number < (1 << bit), zero + 1, zero)

@@ -170,7 +170,7 @@ def _compute_reduction(reduction: Reduction, call: OpCall) -> te.Tensor:
 
     def build_average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
-            return acc[index] / float(count)
+            return acc[index] / count
         total = ir.cast("int64", acc[index]) if tensor_type.dtype == "int64" else acc[index]
         return ir.cast(out_dtype, ir.binary("truncdiv", total, count))
 

@@ -23,6 +23,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.cover import takes_all_values
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
+from microc.tir.extents import is_at_most, is_less, largest, smallest
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, map_accesses, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
@@ -83,11 +84,11 @@ def _accessed_region(accesses: list[Access], outer_loops: tuple[ir.For, ...], bu
                 continue
             starts[axis] = parts[0]
             last = access.extent - 1 if axis == len(buffer.shape) - 1 else 0
-            lows[axis], highs[axis] = min(lows[axis], parts[1]), max(highs[axis], parts[2] + last)
+            lows[axis], highs[axis] = smallest(lows[axis], parts[1]), largest(highs[axis], parts[2] + last)
     region: list[tuple[ir.Expr, int]] = []
     for axis, extent in enumerate(buffer.shape):
         start, size = starts[axis], highs[axis] - lows[axis] + 1
-        if whole[axis] or start is None or size >= extent:
+        if whole[axis] or start is None or is_at_most(extent, size):
             region.append((ir.const(0, "int32"), extent))
         else:
             region.append((simplify(start + lows[axis]), size))
@@ -112,9 +113,9 @@ def _build_nest_over_region(
         loops.append((var, size))
         # Tiles need not divide the extent: guard the side on which the binding may leave it.
         reach = bounds_of(binding, {**bounds, var: (0, size - 1)})
-        if reach is None or reach[1] >= it.extent:
+        if reach is None or not is_less(reach[1], it.extent):
             guards.append(binding < it.extent)
-        if reach is None or reach[0] < 0:
+        if reach is None or not is_at_most(0, reach[0]):
             guards.append(binding >= 0)
     moved = replace(block, iters=tuple(iters), predicate=ir.all_of(guards))
     return ir.loops(loops, moved)

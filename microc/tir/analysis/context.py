@@ -22,6 +22,7 @@ from microc.tir.analysis.linear_forms import (
     inequality_facts,
     split_by_divisor,
 )
+from microc.tir.extents import Extent, is_at_most, is_less, largest, smallest
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.names import DISTRIBUTED
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
@@ -292,11 +293,11 @@ class Context(LinearFormDivider):
                     return left.plus(right, 1 if op == "add" else -1)
                 return self._form_of_operation(op, left, right)
             case Const(value):
-                return LinearForm({}, int(value))
+                return LinearForm({}, value if isinstance(value, Extent) else int(value))
             case Var():
                 low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
-                if low == high and expr not in self.kept:
-                    return LinearForm({}, int(low))
+                if isinstance(low, int) and low == high and expr not in self.kept:
+                    return LinearForm({}, low)
                 return self.form_of_atom(expr)
             case ir.Un("neg", a):
                 return self.linear_form(a).times(-1)
@@ -326,8 +327,8 @@ class Context(LinearFormDivider):
             return self._form_of_min_or_max(
                 op, self.join_quotients_and_remainders(a), self.join_quotients_and_remainders(b)
             )
-        if not b.terms and b.const > 0:
-            nonnegative = op.startswith("floor") or self.range_of_form(a)[0] >= 0
+        if not b.terms and is_less(0, b.const):
+            nonnegative = op.startswith("floor") or is_at_most(0, self.range_of_form(a)[0])
             if nonnegative:
                 return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
         return self.form_of_atom(
@@ -343,9 +344,9 @@ class Context(LinearFormDivider):
 
         It is one of the operands if their ranges decide, else an atom whose operands are ordered."""
         low, high = self.range_of_form(self.join_quotients_and_remainders(a.plus(b, -1)))
-        if high <= 0:
+        if is_at_most(high, 0):
             return a if op == "min" else b
-        if low >= 0:
+        if is_at_most(0, low):
             return b if op == "min" else a
         left, right = self.to_expr(a), self.to_expr(b)
         if isinstance(left, Const) or (not isinstance(right, Const) and self.sort_key(right) < self.sort_key(left)):
@@ -374,12 +375,12 @@ class Context(LinearFormDivider):
         high: linear_forms.Bound = form.const
         for atom, k in form.terms.items():
             ends = ranges.range_of_atom(atom.expr)
-            end = ends[1] if k > 0 else ends[0]
+            end = ends[1] if k >= 0 else ends[0]
             high = high + (k * end if end else 0)
         if depth:
             for fact in self.facts:
                 for factor in cancelling_factors(form, fact):
-                    high = min(high, self._upper_bound(form.plus(fact, -factor), depth - 1))
+                    high = smallest(high, self._upper_bound(form.plus(fact, -factor), depth - 1))
         return high
 
     def range_of(self, expr: Expr) -> Interval:
@@ -429,7 +430,7 @@ class Context(LinearFormDivider):
             # A maximum is at least the mean of its operands, so max(x, -x) is at least 0.
             case Bin("max", a, b) if expr.dtype == "int32":
                 low, high = linear_forms.maximum(self.range_of(a), self.range_of(b))
-                return max(low, linear_forms.floordiv(self.range_of(a + b), (2, 2))[0]), high
+                return largest(low, linear_forms.floordiv(self.range_of(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
                 found = linear_forms.binary(op, self.range_of(a), self.range_of(b))
                 return linear_forms.BOOLEAN if expr.dtype == "bool" else _range_after_wraparound(found, expr.dtype)
@@ -451,7 +452,7 @@ class Context(LinearFormDivider):
             return linear_forms.dtype_interval(dtype)
         low, high = self.range_of(a)
         lowest, highest = dtypes.int_range(a.dtype)
-        found = (max(low, lowest), min(high, highest))
+        found = (largest(low, lowest), smallest(high, highest))
         return found if linear_forms.within(found, dtypes.int_range(dtype)) else linear_forms.dtype_interval(dtype)
 
 

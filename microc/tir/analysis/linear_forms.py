@@ -6,10 +6,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
-from math import gcd
 
 from microc.base import dtypes
 from microc.tir import ir
+from microc.tir.extents import common_divisor, divide_exactly, is_at_most, is_less, largest, magnitude, smallest
 from microc.tir.ir import Bin, Const, Expr, Var
 
 # ---- Interval arithmetic on integers.
@@ -47,7 +47,7 @@ def within(inner: Interval, outer: Interval) -> bool:
 
 def union(a: Interval, b: Interval) -> Interval:
     """Return the smallest interval that contains the intervals ``a`` and ``b``."""
-    return min(a[0], b[0]), max(a[1], b[1])
+    return smallest(a[0], b[0]), largest(a[1], b[1])
 
 
 def _multiply_bounds(a: Bound, b: Bound) -> Bound:
@@ -74,7 +74,7 @@ def sub(a: Interval, b: Interval) -> Interval:
 def mul(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a * b``."""
     corners = [_multiply_bounds(x, y) for x in a for y in b]
-    return min(corners), max(corners)
+    return smallest(*corners), largest(*corners)
 
 
 def floordiv_bound(x: Bound, divisor: int) -> Bound:
@@ -93,10 +93,10 @@ def floormod(a: Interval, b: Interval) -> Interval:
     """Return the interval of the remainder of floored division, ``a % b``, if ``b`` is positive; else the unknown interval.
 
     This remainder has the sign of the divisor."""
-    if b[0] <= 0:
+    if not is_less(0, b[0]):
         return UNKNOWN
-    if a[0] >= 0:
-        return a if a[1] < b[0] else (0, min(a[1], b[1] - 1))
+    if is_at_most(0, a[0]):
+        return a if is_less(a[1], b[0]) else (0, smallest(a[1], b[1] - 1))
     return 0, b[1] - 1
 
 
@@ -112,10 +112,10 @@ def truncmod(a: Interval, b: Interval) -> Interval:
     """Return the interval of the remainder of truncated division if ``b`` is positive; else the unknown interval.
 
     This remainder has the sign of the dividend, as in C."""
-    if b[0] <= 0:
+    if not is_less(0, b[0]):
         return UNKNOWN
-    largest = b[1] - 1
-    return max(a[0], -largest) if a[0] < 0 else 0, min(a[1], largest) if a[1] > 0 else 0
+    last = b[1] - 1
+    return max(a[0], -last) if a[0] < 0 else 0, min(a[1], last) if a[1] > 0 else 0
 
 
 def shift_left(a: Interval, b: Interval) -> Interval:
@@ -130,7 +130,7 @@ def shift_right(a: Interval, b: Interval) -> Interval:
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     ends = [floordiv_bound(x, 1 << s) for x in a for s in (b[0], b[1])]
-    return min(ends), max(ends)
+    return smallest(*ends), largest(*ends)
 
 
 def bitand(a: Interval, b: Interval) -> Interval:
@@ -138,7 +138,7 @@ def bitand(a: Interval, b: Interval) -> Interval:
 
     The result is between zero and any operand that is non-negative."""
     highs = [x[1] for x in (a, b) if x[0] >= 0]
-    return (0, min(highs)) if highs else UNKNOWN
+    return (0, smallest(*highs)) if highs else UNKNOWN
 
 
 def bitor(a: Interval, b: Interval) -> Interval:
@@ -152,12 +152,12 @@ def bitor(a: Interval, b: Interval) -> Interval:
 
 def minimum(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``min(a, b)``."""
-    return min(a[0], b[0]), min(a[1], b[1])
+    return smallest(a[0], b[0]), smallest(a[1], b[1])
 
 
 def maximum(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``max(a, b)``."""
-    return max(a[0], b[0]), max(a[1], b[1])
+    return largest(a[0], b[0]), largest(a[1], b[1])
 
 
 def binary(op: str, a: Interval, b: Interval) -> Interval:
@@ -197,15 +197,17 @@ def compare(op: str, a: Interval, b: Interval) -> bool | None:
     """Return True if the comparison ``a op b`` holds for all values, False if it holds for none, None if it is unknown."""
     match op:
         case "lt":
-            return True if a[1] < b[0] else False if a[0] >= b[1] else None
+            return True if is_less(a[1], b[0]) else False if is_at_most(b[1], a[0]) else None
         case "le":
-            return True if a[1] <= b[0] else False if a[0] > b[1] else None
+            return True if is_at_most(a[1], b[0]) else False if is_less(b[1], a[0]) else None
         case "gt":
             return compare("lt", b, a)
         case "ge":
             return compare("le", b, a)
         case "eq" | "ne":
-            equal = True if a[0] == a[1] == b[0] == b[1] else False if a[1] < b[0] or b[1] < a[0] else None
+            equal = (
+                True if a[0] == a[1] == b[0] == b[1] else False if is_less(a[1], b[0]) or is_less(b[1], a[0]) else None
+            )
             return equal if op == "eq" or equal is None else not equal
         case _:
             return None
@@ -316,12 +318,13 @@ def split_by_divisor(form: LinearForm, divisor: int) -> tuple[LinearForm, Linear
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
-        q = k // divisor if k > 0 else -(-k // divisor)
+        q = divide_exactly(k, divisor) if k >= 0 else -divide_exactly(-k, divisor)
         if q:
             quotient[atom] = q
         if k - q * divisor:
             rest[atom] = k - q * divisor
-    return LinearForm(quotient, form.const // divisor), LinearForm(rest, form.const % divisor)
+    whole = divide_exactly(form.const, divisor)
+    return LinearForm(quotient, whole), LinearForm(rest, form.const - whole * divisor)
 
 
 def cancelling_factors(form: LinearForm, fact: Fact) -> set[int]:
@@ -398,25 +401,27 @@ class LinearFormEmitter:
 
     def _build_expr(self, form: LinearForm) -> Expr:
         """Build the expression of a linear form in canonical order."""
-        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.sort_key(item[0].expr)))
+        terms = sorted(
+            form.terms.items(), key=lambda item: (not item[1] >= 0, -magnitude(item[1]), self.sort_key(item[0].expr))
+        )
         result: Expr | None = None
         rest = form.const
         for atom, k in terms:
             size = index_literal(abs(k))
             term = atom.expr if abs(k) == 1 else Bin("mul", atom.expr, size)
             # Without positive terms a positive constant comes first: ``5 - x`` instead of ``-x + 5``.
-            if result is None and k < 0 and rest > 0:
+            if result is None and not k >= 0 and rest > 0:
                 result, rest = index_literal(rest), 0
             if result is None:
                 result = (
-                    term if k > 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index_literal(k))
+                    term if k >= 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index_literal(k))
                 )
             else:
-                result = Bin("add" if k > 0 else "sub", result, term)
+                result = Bin("add" if k >= 0 else "sub", result, term)
         if result is None:
             return index_literal(rest)
         if rest:
-            result = Bin("add" if rest > 0 else "sub", result, index_literal(abs(rest)))
+            result = Bin("add" if rest >= 0 else "sub", result, index_literal(abs(rest)))
         return result
 
 
@@ -454,7 +459,7 @@ class LinearFormDivider(LinearFormEmitter):
         low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
             return quotient.plus(LinearForm({}, low // divisor))
-        reduced = self._split_by_common_factor(rest, divisor)
+        reduced = self._split_by_common_divisor(rest, divisor)
         if reduced is not None:
             inner, _, g = reduced
             return quotient.plus(self.divide(inner, divisor // g))
@@ -497,19 +502,19 @@ class LinearFormDivider(LinearFormEmitter):
         low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
             return rest.plus(LinearForm({}, -divisor * (low // divisor)))
-        reduced = self._split_by_common_factor(rest, divisor)
+        reduced = self._split_by_common_divisor(rest, divisor)
         if reduced is not None:
             inner, remainder, g = reduced
             return self.modulo(inner, divisor // g).times(g).plus(remainder)
         return self.form_of_atom(Bin("floormod", self.to_expr(rest), index_literal(divisor)))
 
-    def _split_by_common_factor(self, rest: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm, int] | None:
+    def _split_by_common_divisor(self, rest: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm, int] | None:
         """Return (inner, remainder, g) such that ``rest = g * inner + remainder`` and ``0 <= remainder < g``.
 
         Here g > 1 is the largest possible factor of ``divisor``. Then ``rest // divisor`` equals
         ``inner // (divisor / g)``. None if there is no such g.
         """
-        for g in sorted({gcd(k, divisor) for k in rest.terms.values()} - {1}, reverse=True):
+        for g in sorted({common_divisor(k, divisor) for k in rest.terms.values()} - {1}, reverse=True):
             outer = LinearForm({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
             low, high = self.range_of_form(outer)
             if isinstance(low, int) and isinstance(high, int) and low // g == high // g:

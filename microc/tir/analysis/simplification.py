@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -22,6 +21,7 @@ from microc.tir.analysis import context as facts
 from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
 from microc.tir.analysis.linear_forms import Int32Overflow, Interval, LinearForm, index_literal
+from microc.tir.extents import Extent, common_divisor
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -111,6 +111,8 @@ def fold_cast(dtype: str, a: Const) -> Const | None:
     if kind == "float":
         if isinstance(a.value, float) and not math.isfinite(a.value):
             return Const(a.value, dtype)
+        if isinstance(a.value, Extent):
+            return None
         if abs(a.value) > 3e38 and bits == 32:
             return None
         value = float(dtypes.to_numpy(dtype).type(a.value))
@@ -119,6 +121,8 @@ def fold_cast(dtype: str, a: Const) -> Const | None:
         if not math.isfinite(a.value) or not fits_dtype(int(a.value), dtype):
             return None
         return Const(int(a.value), dtype)
+    if isinstance(a.value, Extent):
+        return Const(a.value, dtype) if fits_dtype(a.value, dtype) else None
     value_bits = a.value & ((1 << bits) - 1)
     if kind == "int" and value_bits >> (bits - 1):
         value_bits -= 1 << bits
@@ -174,7 +178,7 @@ class Simplifier(Context):
                 # A variable with only one possible value becomes a literal, unless schedules refer to the variable.
                 low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
                 if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
-                    return Const(int(low), expr.dtype)
+                    return Const(low, expr.dtype)
                 return expr
             case ir.Select(c, a, b):
                 return self.select(c, a, b)
@@ -240,24 +244,24 @@ class Simplifier(Context):
             form = form.plus(LinearForm({}, 1))
         # From here on the comparison is form <= 0. Dividing by a common divisor of the terms rounds the constant up:
         # terms are integers, so the comparison remains equivalent.
-        divisor = gcd(*form.terms.values())
+        divisor = common_divisor(*form.terms.values())
         form = LinearForm({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
-        left = LinearForm({t: k for t, k in form.terms.items() if k > 0})
-        right = LinearForm({t: -k for t, k in form.terms.items() if k < 0})
+        left = LinearForm({t: k for t, k in form.terms.items() if k >= 0})
+        right = LinearForm({t: -k for t, k in form.terms.items() if t not in left.terms})
         if not left.terms:
             return Bin("ge", self.to_expr(right), index_literal(form.const))
         return Bin("lt", self.to_expr(left), self.to_expr(right.plus(LinearForm({}, 1 - form.const))))
 
     def _simplify_index_equality(self, op: str, form: LinearForm) -> Expr:
         """Simplify ``form == 0`` or ``form != 0``. The atom with the smallest sort key gets a positive coefficient."""
-        divisor = gcd(*form.terms.values())
+        divisor = common_divisor(*form.terms.values())
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return bool_literal(op == "ne")
         form = LinearForm({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
         if form.terms[min(form.terms, key=lambda atom: self.sort_key(atom.expr))] < 0:
             form = form.times(-1)
-        left = LinearForm({t: k for t, k in form.terms.items() if k > 0})
-        right = LinearForm({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
+        left = LinearForm({t: k for t, k in form.terms.items() if k >= 0})
+        right = LinearForm({t: -k for t, k in form.terms.items() if t not in left.terms}, -form.const)
         return Bin(op, self.to_expr(left), self.to_expr(right))
 
     def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:

@@ -12,6 +12,7 @@ from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.extents import is_at_most, largest, smallest
 from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.names import PRIVATE
 from microc.tir.rewrite import (
@@ -198,9 +199,9 @@ def _accessed_range_along_axis(
         if parts is None or (base is not None and parts[0] != base):
             return whole
         base = parts[0]
-        low, high = min(low, parts[1]), max(high, parts[2] + (access.extent - 1 if is_last_axis else 0))
+        low, high = smallest(low, parts[1]), largest(high, parts[2] + (access.extent - 1 if is_last_axis else 0))
     size = high - low + 1
-    if base is None or size >= axis_length:
+    if base is None or is_at_most(axis_length, size):
         return whole
     return simplify(base + low), size
 

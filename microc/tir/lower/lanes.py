@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from microc.tir import ir, names
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
+from microc.tir.extents import Extent
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneBodyRewriter
 from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_repeatable, loads_only_constants
@@ -97,7 +98,7 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             return (_to_word_copy(s, extent) if extent is not None else None) or serial
         if _indexes_registers(s):
             serial = replace(serial, kind="unrolled")
-        if extent is None or s in scalar_loops:
+        if extent is None or isinstance(extent, Extent) or s in scalar_loops:
             return serial
         lanes = lanes_of(s)[0]
         try:

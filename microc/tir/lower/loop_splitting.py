@@ -11,6 +11,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
+from microc.tir.extents import Extent, is_at_most, largest, smallest
 from microc.tir.lower.cleanup import hoist_fills
 from microc.tir.lower.region import accesses_to
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, LANES, PEEL
@@ -77,14 +78,15 @@ def _divide_where_condition_changes(loop: ir.For) -> ir.Stmt | None:
     ranges = {term: found for term in terms if (found := _range_where_true(term, loop.var)) is not None}
     if extent is None or not ranges:
         return None
-    start = min(max(0, *(low for low, _ in ranges.values())), extent)
-    stop = max(start, min(extent, *(high for _, high in ranges.values())))
+    start = smallest(largest(0, *(low for low, _ in ranges.values())), extent)
+    stop = largest(start, smallest(extent, *(high for _, high in ranges.values())))
     rest = ir.all_of(t for t in terms if t not in ranges)
     inside = a if rest is None else ir.select(rest, a, b)
-    parts = []
+    parts: list[ir.Stmt] = []
     for first, last, value in ((0, start, b), (start, stop, inside), (stop, extent, b)):
-        if first < last:
-            var = ir.Var(f"{loop.var.name}_from_{first}", loop.var.dtype) if first else loop.var
+        if not is_at_most(last, first):
+            suffix = len(parts) if isinstance(first, Extent) else first
+            var = ir.Var(f"{loop.var.name}_from_{suffix}", loop.var.dtype) if first else loop.var
             store = substitute_stmt(ir.Store(buffer, indices, value), {loop.var: var + first} if first else {})
             part = replace(loop, var=var, extent=ir.const(last - first, "int32"), body=simplify_stmt(store))
             parts.append(_move_guard_out_of_loop(part))
@@ -267,7 +269,7 @@ def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
     count, limit = ir.int_value(stmt.extent), _match_upper_limit(stmt.var, stmt.body.condition)
     if count is None or limit is None:
         return stmt
-    return ir.For(stmt.var, ir.const(min(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
+    return ir.For(stmt.var, ir.const(smallest(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
 
 
 def _shorten_guarded_loops(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
@@ -305,7 +307,8 @@ def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
     terms, limit_offset = form
     if set(terms) != {var} or terms[var] <= 0:
         return None
-    return max(0, -(-limit_offset // terms[var]))
+    limit: int = largest(0, -(-limit_offset // terms[var]))
+    return limit
 
 
 def _match_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
@@ -324,7 +327,8 @@ def _match_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | Non
 
 
 def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
-    """Return the first iteration of the loop over ``var`` in which a guard in its body may fail; None if no guard can fail.
+    """Return the first iteration of the loop over ``var`` in which a guard in its body may fail; None if no guard can fail, or
+    if that depends on sizes.
 
     A guard is a condition ``factor * var + rest < limit`` with factor > 0. It certainly holds while
     ``factor * var + max(rest) < limit``. ``count``: trip count of the loop.
@@ -351,11 +355,13 @@ def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bou
                 reach = bounds_of(term, inside)
                 if reach is None:
                     break
-                rest += max(factor * reach[0], factor * reach[1])
+                rest += largest(factor * reach[0], factor * reach[1])
             else:
                 # The least var with terms[var] * var >= limit_offset - rest: the quotient rounded up.
                 first = -(-(limit_offset - rest) // terms[var])
-                cut = max(0, first) if cut is None else min(cut, max(0, first))
+                cut = largest(0, first) if cut is None else smallest(cut, largest(0, first))
+    if isinstance(cut, Extent) or isinstance(count, Extent):
+        return None
     return cut if cut is not None and cut < count else None
 
 

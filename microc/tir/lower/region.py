@@ -9,6 +9,7 @@ from functools import lru_cache
 from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.analysis.simplification import REMEMBERED, bounds_of, linear, simplify
+from microc.tir.extents import largest, smallest
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, substitute
 
 
@@ -117,7 +118,7 @@ def _split_index_with_cache(
             if reach is None:
                 return None
             ends = (factor * reach[0], factor * reach[1])
-            low, high = low + min(ends), high + max(ends)
+            low, high = low + smallest(*ends), high + largest(*ends)
         else:
             outer = outer + term * factor
     return simplify(outer, bounds), low, high

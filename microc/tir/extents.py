@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extents: integers that depend on symbolic sizes, with which functions are built and lowered once for all sizes.
+
+An extent takes the place of a Python integer: in shapes, strides and attributes, and in literals of functions. It knows its
+expression, and its value at many combinations of sizes (:class:`SizeDomain`). Arithmetic yields extents. Comparisons are
+answered by the values:
+
+- Extents are equal if they are equal at all allowed sizes.
+- The operators ``< <= > >=`` answer for all allowed sizes if these agree, and else for large sizes: the general case is taken.
+  The combinations for which that answer is wrong are recorded; whoever builds a function compares it there with the function
+  for fixed sizes.
+- :func:`is_less` and :func:`is_at_most` test all sizes. Analyses call them to prove a fact.
+
+A program that needs a number, for example as the extent of a ``range``, gets :class:`DependsOnSize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import gcd, prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.tir import expressions as ir
+
+Monomial = tuple[ir.Expr, ...]
+"""Product of symbolic sizes and of quotients, remainders, minima and maxima over them, in canonical order."""
+_INFINITIES = (float("inf"), -float("inf"))
+
+
+class DependsOnSize(Exception):
+    """Raised if a decision or a number depends on the sizes. The message names it."""
+
+
+class SizeDomain:
+    """Combinations of sizes, each a value by the name of a size's variable, at which extents are evaluated.
+
+    ``allowed``: combinations that a run may have, all or many of them. ``large``: combinations of sizes that are larger than
+    other numbers, by which comparisons are answered whose answers differ. ``exceptions``: for each answer that is wrong at
+    some of ``allowed``, the last of these."""
+
+    def __init__(self, allowed: Sequence[Mapping[str, int]], large: Sequence[Mapping[str, int]]) -> None:
+        self.combinations = (*allowed, *large)
+        self.allowed_count = len(allowed)
+        self.exceptions: dict[int, Mapping[str, int]] = {}
+        self._values: dict[ir.Expr, Array] = {}
+
+    def extent_of(self, expr: ir.Expr) -> Any:
+        """Return the extent that an int32 expression over sizes denotes; a Python integer if it is constant."""
+        match expr:
+            case ir.Const(value):
+                return value
+            case ir.Var(name):
+                return self._make({(expr,): 1}, np.array([sizes[name] for sizes in self.combinations], np.int64))
+            case ir.Un("neg", a):
+                return -self.extent_of(a)
+            case ir.Bin(op, a, b) if op in _OPERATORS:
+                return _OPERATORS[op](self.extent_of(a), self.extent_of(b))
+            case _:
+                raise DependsOnSize(f"{expr} is no expression over sizes")
+
+    def decide(self, answers: Array, question: str) -> bool:
+        """Return the answer for all allowed sizes, or else the answer for large sizes. ``answers``: by combination.
+
+        Raise DependsOnSize if large sizes differ in the answer."""
+        allowed, large = answers[: self.allowed_count], answers[self.allowed_count :]
+        if (allowed == allowed[0]).all():
+            return bool(allowed[0])
+        if (large != large[0]).any():
+            raise DependsOnSize(f"{question} depends on the sizes")
+        wrong = int(np.flatnonzero(allowed != large[0])[-1])
+        self.exceptions[wrong] = self.combinations[wrong]
+        return bool(large[0])
+
+    def _make(self, terms: Mapping[Monomial, int], values: Array) -> Any:
+        """Return a sum of terms with the given values; a Python integer if it is the same at all allowed sizes."""
+        allowed = values[: self.allowed_count]
+        return int(values[0]) if (allowed == allowed[0]).all() else Extent(self, terms, values)
+
+    def _make_opaque(self, op: str, a: Any, b: Any, values: Array) -> Any:
+        """Return ``a op b``, which is no sum of products, with the given values."""
+        expr = ir.Bin(op, as_expr(a), as_expr(b))
+        self._values.setdefault(expr, values)
+        return self._make({(expr,): 1}, values)
+
+    def _evaluate(self, terms: Mapping[Monomial, int]) -> Array:
+        """Return the values of a sum of terms."""
+        total = np.zeros(len(self.combinations), np.int64)
+        for monomial, factor in terms.items():
+            product = np.full_like(total, factor)
+            for atom in monomial:
+                if atom not in self._values:
+                    self._values[atom] = self.extent_of(atom).values
+                product *= self._values[atom]
+            total += product
+        return total
+
+
+class Extent(ir.SizeDependent):
+    """An integer that depends on sizes: a sum of ``terms``, monomials times factors, with ``values`` by combination.
+
+    It counts as an ``int`` in patterns and in ``isinstance``, so that whatever computes with integers computes with
+    extents. Code in C, such as ``range`` and numpy, does not accept it, and cannot lose its expression."""
+
+    __slots__ = ("_expr", "domain", "terms", "values")
+
+    def __init__(self, domain: SizeDomain, terms: Mapping[Monomial, int], values: Array) -> None:
+        self.domain, self.terms, self.values = domain, terms, values
+        self._expr: ir.Expr | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+    @property
+    def expr(self) -> ir.Expr:
+        """The extent as an int32 expression over sizes: positive terms first, products of more sizes first."""
+        if self._expr is None:
+            total: ir.Expr | None = None
+            for monomial, factor in sorted(self.terms.items(), key=lambda t: (t[1] < 0, -len(t[0]), str(t[0]))):
+                size = ir.const(abs(factor), "int32")
+                term: ir.Expr = size
+                if monomial:
+                    term = monomial[0]
+                    for atom in monomial[1:]:
+                        term = term * atom
+                    term = term if abs(factor) == 1 else term * size
+                if total is None:
+                    total = term if factor > 0 else ir.const(0, "int32") - term
+                else:
+                    total = total + term if factor > 0 else total - term
+            assert total is not None
+            self._expr = total
+        return self._expr
+
+    def __repr__(self) -> str:
+        from microc.tir.text.print import format_expr  # the text imports the expressions
+
+        return format_expr(self.expr)
+
+    def __format__(self, spec: str) -> str:
+        """Return the extent as an operand: in brackets unless it is a variable."""
+        return format(repr(self) if isinstance(self.expr, ir.Var) else f"({self!r})", spec)
+
+    def __hash__(self) -> int:
+        return hash(self.values[: self.domain.allowed_count].tobytes())
+
+    def __index__(self) -> int:
+        raise DependsOnSize(f"{self} is not constant")
+
+    __int__ = __float__ = __round__ = __trunc__ = __index__
+
+    def __truediv__(self, other: Any) -> float:
+        raise DependsOnSize(f"the fraction {self} / {other} is not constant")
+
+    def __rtruediv__(self, other: Any) -> float:
+        raise DependsOnSize(f"the fraction {other} / {self} is not constant")
+
+    # ------------------------------------------------------------ arithmetic
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return other if other in _INFINITIES else NotImplemented
+        terms = dict(self.terms)
+        for monomial, factor in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return self.domain._make({t: f for t, f in terms.items() if f}, self.values + _values(other))
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return (other if self >= 0 else -other) if other in _INFINITIES else NotImplemented
+        terms: dict[Monomial, int] = {}
+        for a, x in self.terms.items():
+            for b, y in _terms(other).items():
+                monomial = tuple(sorted((*a, *b), key=str))
+                terms[monomial] = terms.get(monomial, 0) + x * y
+        return self.domain._make({t: f for t, f in terms.items() if f}, self.values * _values(other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other if isinstance(other, int) or other in _INFINITIES else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _divide(self, other) if isinstance(other, int) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _divide(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _modulo(self, other) if isinstance(other, int) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return _modulo(other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __lshift__(self, bits: int) -> Any:
+        return self * (1 << bits)
+
+    def __pow__(self, exponent: int) -> Any:
+        return prod([self] * exponent)
+
+    def bit_length(self) -> int:
+        """Return the number of bits of the magnitude. Raise DependsOnSize unless it is the same at all allowed sizes."""
+        lengths = {int(value).bit_length() for value in self.values[: self.domain.allowed_count]}
+        if len(lengths) > 1:
+            raise DependsOnSize(f"the number of bits of {self} is not constant")
+        return lengths.pop()
+
+    def _refuse(self, other: Any) -> Any:
+        raise DependsOnSize(f"{self} and {other} are combined bit by bit")
+
+    __and__ = __or__ = __xor__ = __rshift__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = _refuse
+
+    # ------------------------------------------------------------ comparisons
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int) or (isinstance(other, Extent) and other.domain is not self.domain):
+            return False
+        return bool((self.values == _values(other))[: self.domain.allowed_count].all())
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(np.less, "<", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(np.less_equal, "<=", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(np.greater, ">", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(np.greater_equal, ">=", other)
+
+    def _compare(self, compare: Callable[[Any, Any], Any], sign: str, other: Any) -> Any:
+        """Return the answer of a comparison (:meth:`SizeDomain.decide`)."""
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        return self.domain.decide(compare(self.values, _values(other)), f"{self} {sign} {other}")
+
+
+# ---- Division. A quotient is exact if the divisor divides every term; otherwise it becomes an atom of monomials.
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """Return ``a // b``. Multiples of a constant divisor leave the division: ``(n - 1) // 2`` is ``(n + 1) // 2 - 1``."""
+    domain, dividend, divisor = _domain(a, b), _values(a), _values(b)
+    if not np.all(divisor):
+        raise DependsOnSize(f"{b} may be 0, by which {a} is divided")
+    quotient = _divide_terms(_terms(a), _terms(b))
+    if quotient is not None:
+        return domain._make(quotient, np.broadcast_to(dividend // divisor, len(domain.combinations)))
+    if type(b) is int and b > 0:
+        whole = {t: f // b for t, f in a.terms.items() if f // b and (not t or f % b == 0)}
+        if whole:
+            rest = a + domain._make({t: -f * b for t, f in whole.items()}, domain._evaluate(whole) * -b)
+            return rest // b + domain._make(whole, domain._evaluate(whole))
+    return domain._make_opaque("floordiv", a, b, dividend // divisor + domain._evaluate({}))
+
+
+def _divide_terms(dividend: Mapping[Monomial, int], divisor: Mapping[Monomial, int]) -> dict[Monomial, int] | None:
+    """Return the quotient of sums of terms if it is exact for a divisor of one term; else None."""
+    if len(divisor) != 1:
+        return None
+    ((atoms, number),) = divisor.items()
+    quotient: dict[Monomial, int] = {}
+    for monomial, factor in dividend.items():
+        rest = list(monomial)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if factor % number:
+            return None
+        quotient[tuple(rest)] = factor // number
+    return quotient
+
+
+def _modulo(a: Any, b: Any) -> Any:
+    """Return ``a % b``."""
+    domain, dividend, divisor = _domain(a, b), _values(a), _values(b)
+    if not np.all(divisor):
+        raise DependsOnSize(f"{b} may be 0, by which {a} is divided")
+    return domain._make_opaque("floormod", a, b, dividend % divisor + domain._evaluate({}))
+
+
+# ---- Functions of numbers, each of which may be an extent.
+
+
+def as_expr(value: Any) -> ir.Expr:
+    """Return an integer as an int32 expression over sizes."""
+    return value.expr if isinstance(value, Extent) else ir.const(value, "int32")
+
+
+def is_less(a: Any, b: Any) -> bool:
+    """Test whether ``a < b`` holds at all sizes."""
+    if not isinstance(a, Extent) and not isinstance(b, Extent):
+        return bool(a < b)
+    return bool(np.all((_values(a) < _values(b))[: _domain(a, b).allowed_count]))
+
+
+def is_at_most(a: Any, b: Any) -> bool:
+    """Test whether ``a <= b`` holds at all sizes."""
+    if not isinstance(a, Extent) and not isinstance(b, Extent):
+        return bool(a <= b)
+    return bool(np.all((_values(a) <= _values(b))[: _domain(a, b).allowed_count]))
+
+
+def upper_bound(value: Any) -> int:
+    """Return the largest value of an integer at all sizes."""
+    return int(value.values[: value.domain.allowed_count].max() if isinstance(value, Extent) else value)
+
+
+def smallest(*values: Any) -> Any:
+    """Return the minimum. It is a new extent if the sizes decide which number is the smallest."""
+    best, *others = values
+    for value in others:
+        if not is_at_most(best, value):
+            best = value if is_at_most(value, best) else _min_or_max("min", best, value)
+    return best
+
+
+def largest(*values: Any) -> Any:
+    """Return the maximum. It is a new extent if the sizes decide which number is the largest."""
+    best, *others = values
+    for value in others:
+        if not is_at_most(value, best):
+            best = value if is_at_most(best, value) else _min_or_max("max", best, value)
+    return best
+
+
+def divide_exactly(a: Any, b: Any) -> Any:
+    """Return the floored quotient of integers. If it depends on sizes, return it only if it is exact, and else 0."""
+    if not isinstance(a, Extent) and not isinstance(b, Extent):
+        return a // b
+    return a // b if type(a % b) is int and a % b == 0 else 0
+
+
+def common_divisor(*numbers: Any) -> Any:
+    """Return the greatest common divisor of integers. An extent counts only where it divides the others, or they divide it."""
+    if not any(isinstance(number, Extent) for number in numbers):
+        return gcd(*numbers)
+    found, *others = numbers
+    for number in others:
+        pair = (found, number)
+        found = next((x for x, y in (pair, pair[::-1]) if x != 0 and divide_exactly(y, x)), 1)
+    return abs(found)
+
+
+def magnitude(value: Any) -> int:
+    """Return the magnitude of an integer, to sort terms by it; of an extent that at large sizes."""
+    return abs(int(value.values[-1] if isinstance(value, Extent) else value))
+
+
+def _min_or_max(op: str, a: Any, b: Any) -> Any:
+    apply: Callable[[Any, Any], Any] = np.minimum if op == "min" else np.maximum
+    if not isinstance(a, Extent) and not isinstance(b, Extent):
+        return int(apply(a, b))
+    return _domain(a, b)._make_opaque(op, a, b, apply(_values(a), _values(b)))
+
+
+def _domain(a: Any, b: Any) -> SizeDomain:
+    """Return the domain of the extent among two numbers."""
+    domain: SizeDomain = a.domain if isinstance(a, Extent) else b.domain
+    return domain
+
+
+def _values(number: Any) -> Any:
+    """Return the values of an extent by combination, or the number itself."""
+    return number.values if isinstance(number, Extent) else number
+
+
+def _terms(number: Any) -> Mapping[Monomial, int]:
+    """Return an integer as a sum of terms."""
+    return number.terms if isinstance(number, Extent) else {(): int(number)} if number else {}
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "floordiv": lambda a, b: a // b,
+        "floormod": lambda a, b: a % b,
+        "min": lambda a, b: _min_or_max("min", a, b),
+        "max": lambda a, b: _min_or_max("max", a, b),
+    }
+)
