@@ -24,7 +24,7 @@ from microc.compiler.lowering.module_builder import (
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options, make_options
 from microc.compiler.sizes.family import NetworkFamily, read_family
-from microc.compiler.sizes.general import GeneralKernelBuilder, as_array
+from microc.compiler.sizes.general import GeneralKernelBuilder, StructureMismatch, as_array
 from microc.errors import InternalError, ProgramError, ScheduleError, UnsupportedError, UsageError
 from microc.frontend.detect import SymbolicShape, read_symbolic_input_shapes
 from microc.graph.ir import Graph, TensorType
@@ -38,11 +38,9 @@ from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
-from microc.tir.analysis.generalise import StructureMismatch, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import Point, list_quotients
+from microc.tir.extents import DependsOnSize
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
-from microc.tir.rewrite import substitute
 from microc.tir.symbolic import require_constant_sizes, require_function, specialize
 from microc.tir.verify import constant_names, verify
 
@@ -281,7 +279,8 @@ def _size_identifier(label: str, taken_names: Collection[str]) -> str:
     return name
 
 
-# ---- Functions of the user with dynamic sizes. They are built at several sizes and generalised, like the kernels of networks.
+# ---- Functions of the user with dynamic sizes. They are made once, with extents that depend on the sizes, like the kernels of
+# networks; at several sizes, their tensors' shapes are read.
 
 ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 """Function that returns the schedule of a user function at given sizes, by label."""
@@ -320,39 +319,34 @@ def compile_sized_function(
     bounds: Mapping[str, Bound],
     target: Target,
     constants: Mapping[str, Any],
-    symbolic: ir.PrimFunc | None = None,
 ) -> Module:
     """Compile a user function to a planned module that works for all sizes within ``bounds``.
 
     ``make_schedule``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`.
-    ``symbolic``: the scheduled function with symbolic extents, if it is known. Its quotients are rules for numbers.
     Raises UsageError or UnsupportedError if the structure of the function differs between sizes.
     """
-    schedules: dict[Point, Schedule] = {}
+    schedules: dict[tuple[int, ...], Schedule] = {}
 
     def read_graph_at_sizes(sizes_by_label: Mapping[str, int]) -> Graph:
-        point, schedule = tuple(sizes_by_label.values()), _keep_private_slices(make_schedule(sizes_by_label))
-        schedules[point] = schedule
+        schedule = _keep_private_slices(make_schedule(sizes_by_label))
+        schedules[tuple(sizes_by_label.values())] = schedule
         return make_boundary_graph(schedule, constants)
 
     family = read_family(make_sizes_from_bounds(bounds), read_graph_at_sizes)
     _require_sizes_of_inputs(family)
-    if symbolic is not None:
-        scalars: dict[ir.Var, ir.Expr] = {ir.Var(size.label): size.scalar for size in family.sizes}
-        quotients = (substitute(quotient, scalars) for quotient in list_quotients(symbolic))
-        fitter = family.fitter.with_extents(quotients, [family.sizes_by_scalar_name(point) for point in family.points])
-        family = replace(family, fitter=fitter)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
-    small = [Schedule(schedules[point].start) for point, _ in family.small]
-    points = lower_with_hidden_sizes([schedules[point].func for point in family.points], lower)
-    funcs = [*points, lower(largest.func), *(lower(schedule.func) for schedule in small)]
-    graphs = [*family.graphs, family.largest, *(make_boundary_graph(schedule, constants) for schedule in small)]
     kernel_builder = GeneralKernelBuilder(family, target, SPEED)
+    arrays = list(family.largest.consts.values())
+    small = [schedules[tuple(sizes.values())] for sizes in family.small]
+    direct = (
+        (sizes, (lower(schedule.start), list(_pack_constants(Schedule(schedule.start), constants).values())))
+        for sizes, schedule in zip(family.small, small, strict=True)
+    )
     try:
-        func = kernel_builder.generalise_functions(
-            funcs, [list(graph.consts.values()) for graph in graphs], constant_names(funcs[-1])
-        )
-    except StructureMismatch as error:
+        symbolic = make_schedule({size.label: family.domain.extent_of(size.scalar) for size in family.sizes})
+        func = lower(_keep_private_slices(symbolic).func)
+        func = kernel_builder.write_sizes(func, arrays, direct, constant_names(lower(largest.func)))
+    except (StructureMismatch, DependsOnSize) as error:
         raise UnsupportedError(
             f"function {largest.func.name} does not support dynamic sizes: {error}",
             hint="split loops by factors that divide all sizes: bounds={'n': microc.Bound(1024, step=8)}",

@@ -234,8 +234,7 @@ def _compile_to_module(
         )
     checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
     make = make_specialiser(symbolic or function, checked)
-    scheduled = None if symbolic is None else symbolic.func
-    return compile_sized_function(lambda at: as_schedule(make(at)), checked, target, constants, scheduled)
+    return compile_sized_function(lambda at: as_schedule(make(at)), checked, target, constants)
 
 
 def as_schedule(function: object) -> Schedule:

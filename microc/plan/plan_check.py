@@ -21,9 +21,9 @@ from microc.plan.access_replay import NEVER, Replay, count_cores
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
-from microc.tir.analysis.generalise import instantiate
 from microc.tir.ir import Buffer, PrimFunc
 from microc.tir.rewrite import stmt_children, substitute_stmt
+from microc.tir.symbolic import instantiate
 
 # ---- The checker: executes the calls, recording the owner of every byte of the arenas.
 #

@@ -45,6 +45,7 @@ from microc.schedule.primitives.tree import (
     with_unique_names,
 )
 from microc.tir import ir
+from microc.tir.extents import Extent, divide_exactly
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_function
 from microc.tir.text import to_text
@@ -501,26 +502,22 @@ def replay_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Ste
 # ---- Generalising a trace of one size to several: tiles that leave a tail at some size become one wide
 
 
-def generalise_trace(
-    trace: Sequence[Step], funcs: Sequence[ir.PrimFunc], divides: Callable[[Sequence[int], int], bool]
-) -> tuple[Step, ...]:
-    """Change a trace so that it applies to several functions that differ in loop extents, and leaves no tails.
+def generalise_trace(trace: Sequence[Step], func: ir.PrimFunc) -> tuple[Step, ...]:
+    """Change a trace so that it applies to a function whose loops may have extents that depend on sizes, and leaves no tails.
 
-    A loop whose extents differ is split by 1 if the split would not divide all of them. Steps that need a fixed trip
-    count (unrolling, copying by words) are dropped for such loops. ``divides(extents, number)`` tests whether a
-    number divides all extents, given by function. Raise ScheduleError if the trace does not apply to one of the
-    functions."""
-    schedules = [Schedule(func) for func in funcs]
+    Such a loop is split by 1 if the split would not divide its extent at all sizes. Steps that need a fixed trip count
+    (unrolling, copying by words) are dropped for it. Raise ScheduleError if the trace does not apply to the function."""
+    schedule = Schedule(func)
     result = []
     for step in trace:
         if step.primitive in ("split", "set_kind"):
-            extents = [loop_extent(schedule.func, step.args[0]) for schedule in schedules]
-            differs = len(set(extents)) > 1
-            if differs and step.primitive == "set_kind":
-                continue
-            if differs and not divides(extents, prod(f for f in step.args[1] if f)):
+            extent = loop_extent(schedule.func, step.args[0])
+            if isinstance(extent, Extent):
+                if step.primitive == "set_kind":
+                    continue
                 loop, factors = step.args
-                step = Step("split", (loop, (None, *(1 for _ in factors[1:]))))
-        schedules = [schedule.apply(step.primitive, *step.args) for schedule in schedules]
+                if not divide_exactly(extent, prod(f for f in factors if f)):
+                    step = Step("split", (loop, (None, *(1 for _ in factors[1:]))))
+        schedule = schedule.apply(step.primitive, *step.args)
         result.append(step)
     return tuple(result)

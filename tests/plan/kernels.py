@@ -6,6 +6,7 @@ Each is a maker of ``(n) -> PrimFunc`` from ``x`` of n bytes (n is a multiple of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from microc.tir import ir
@@ -15,13 +16,15 @@ Maker = Callable[[int], ir.PrimFunc]
 
 
 def kernel(params: str, body: str, name: str = "kernel") -> ir.PrimFunc:
-    """A function from its text: parameters as ``x: 8 int8``, the body without indentation."""
+    """A function from its text: parameters as ``x: 8 int8``, the body without indentation. ``size_n`` is a symbolic size."""
     parts = []
     for param in params.split(","):
-        label, size, *rest = param.replace(":", " ").split()
+        label, size, *rest = re.sub(r" ([*+/-]+) ", r"\1", param.replace(":", " ")).split()
         scope = f', scope="{rest[1]}"' if len(rest) > 1 else ""
         parts.append(f'{label}: T.Buffer(({size},), "{rest[0]}"{scope})')
     lines = "\n".join("    " + line for line in body.strip("\n").split("\n"))
+    if "size_n" in params:
+        parts.append("size_n: T.int32")
     return from_text(f"@T.prim_func\ndef {name}({', '.join(parts)}):\n{lines}\n")
 
 

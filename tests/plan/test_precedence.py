@@ -15,13 +15,13 @@ from microc.plan.plan_check import check_plan
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
 from microc.tir.analysis.access_order import UnsafeDistanceProver
-from microc.tir.analysis.generalise import generalise, instantiate
-from microc.tir.analysis.size_forms import FittedExtent, RuleFitter
+from microc.tir.extents import SizeDomain
+from microc.tir.rewrite import replace_buffers
+from microc.tir.symbolic import instantiate, specialize
 from tests.plan.kernels import KERNELS, half, kernel, wide
 from tests.plan.test_overlap import FUNCTIONS, one_step, room_of
 
 SIZE = Size("n", "n", 1, 12)
-POINTS = (23, 30, 37, 44, 51, 60)
 
 
 def allowed(room: SafeOffsets) -> set[int]:
@@ -98,11 +98,12 @@ EXACT = {
 
 
 def open_function(make: Callable[[int], ir.PrimFunc]) -> ir.PrimFunc:
-    """One function for all sizes."""
-    fitter = RuleFitter(
-        [FittedExtent(SIZE.scalar, POINTS)], [{SIZE.scalar.name: n} for n in range(1, SIZE.maximum + 1)]
-    )
-    return generalise([make(n) for n in POINTS], fitter, [], {SIZE.scalar.name: SIZE.maximum}).func
+    """One function for all sizes: numbers of its text are expressions over the size, its tensors the largest."""
+    name = SIZE.scalar.name
+    domain = SizeDomain([{name: n} for n in range(1, SIZE.maximum + 1)], [{name: 997}])
+    func = make(domain.extent_of(SIZE.scalar))
+    largest = dict(zip(func.params, specialize(func, {name: SIZE.maximum}).params, strict=True))
+    return replace(func, params=tuple(largest.values()), body=replace_buffers(func.body, largest))
 
 
 def open_step(func: ir.PrimFunc) -> Module:

@@ -43,8 +43,8 @@ from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule, replay_steps, trace_to_json
 from microc.target import Goal
 from microc.tir import ir
-from microc.tir.analysis.generalise import instantiate
 from microc.tir.lower import lower, lowering_stages
+from microc.tir.symbolic import instantiate
 from microc.tir.text import to_text
 
 # ---- The derivation of a kernel: all candidate schedules with their costs and verdicts, the steps of the chosen schedule,
@@ -147,13 +147,12 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
                     kernel_builder, alone, nodes, group_algorithms(alone, nodes, kernel_builder.target, "rows"), goal
                 )
         case _ if isinstance(kernel_builder, GeneralKernelBuilder):
-            inside = registry.get(origin.nodes[0].op).regions
             for together in (
                 kernel_builder.inner_groups_at_all_sizes(origin.nodes[0])
-                if inside
+                if registry.get(origin.nodes[0].op).regions
                 else [kernel_builder.group_at_all_sizes(origin.nodes)]
             ):
-                yield _derive_general_part(kernel_builder, together, origin.uses, inside=bool(inside))
+                yield _derive_general_part(kernel_builder, together, origin.uses)
         case _ if registry.get(origin.nodes[0].op).regions:
             for inner, nodes, iterations in list_groups_in_control_flow(graph, origin.nodes[0]):
                 lowered = group_algorithms(inner, nodes, kernel_builder.target, "kernel")
@@ -282,19 +281,18 @@ def _derive_general_part(
     kernel_builder: GeneralKernelBuilder,
     group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]],
     uses: int,
-    *,
-    inside: bool,
 ) -> DerivedPart:
-    """Derive the part for a group of nodes with dynamic sizes. The part shows the first combination of sizes.
+    """Derive the part for a group of nodes with dynamic sizes.
 
-    ``group_at_sizes``: the graph and the nodes of the group at each combination of sizes at which it was compiled. The
-    candidates are tried in order of their cost, until one has the same structure at all sizes.
+    ``group_at_sizes``: the graph and the nodes of the group at several combinations of sizes, at the first of which
+    candidates are compared, and with symbolic sizes. The candidates are tried in order of their cost, until one supports
+    all sizes.
     """
     graph, nodes = unify_bounds(group_at_sizes)[0]
     lowered = group_algorithms(graph, nodes, kernel_builder.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
     chosen: GeneralFunction | None = None
-    for candidate, outcome in kernel_builder.try_variants(group_at_sizes, uses, inside=inside):
+    for candidate, outcome in kernel_builder.try_variants(group_at_sizes, uses):
         tried.append((candidate.algorithm, candidate.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
         if isinstance(outcome, GeneralFunction):
             chosen = outcome
@@ -317,8 +315,9 @@ def _derive_general_part(
         )
         for group, schedule in weighed
     )
-    text, schedule = format_nodes(graph, nodes), chosen.choices[0].schedule
-    return _build_part(text, lowered, candidates, chosen.groups[0], schedule, kernel_builder.goal, uses)
+    return _build_part(
+        format_nodes(graph, nodes), lowered, candidates, chosen.group, chosen.schedule, kernel_builder.goal, uses
+    )
 
 
 def _cost_schedule(schedule: Schedule, kernel_builder: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:

@@ -53,12 +53,12 @@ from microc.schedule.rules.rule import (
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import Goal, Target, Traffic
 from microc.tir import ir
-from microc.tir.analysis.generalise import instantiate
 from microc.tir.analysis.simplification import IllFormedError
 from microc.tir.ir import PrimFunc
 from microc.tir.lower import lower
 from microc.tir.names import BOUND, PROMISES, SMALLEST_WEIGHT, SUM_BOUND
 from microc.tir.rewrite import map_children, map_stmt
+from microc.tir.symbolic import instantiate
 from microc.tir.text import to_text
 from microc.tir.verify import verify
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks with dynamic sizes: one function for all sizes, generalised from several."""
+"""Networks with dynamic sizes: one function for all sizes, lowered once."""

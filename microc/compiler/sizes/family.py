@@ -3,7 +3,8 @@
 
 The graph is read at the largest sizes, at the smallest sizes, and at several points, which are combinations of sizes
 (:func:`choose_points`). All of these graphs must have the same structure. :class:`RuleFitter` derives an expression for
-every extent from its values at the points. :func:`instantiate_graph` evaluates the expressions at other sizes.
+every extent from its values at the points. With these expressions, :func:`derive_symbolic_graph` makes the graph for all
+sizes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
 from typing import Any
 
-from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import MicrocError, ModelError, UnsupportedError, UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -23,6 +22,8 @@ from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
 from microc.tir.analysis.size_forms import FittedExtent, Point, RuleFitter, evaluate_at_sizes, fit_strided_rules
+from microc.tir.extents import Extent, SizeDomain
+from microc.tir.symbolic import evaluate_shape
 
 # ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
 
@@ -219,85 +220,73 @@ def _shuffle_points(values_of_each_size: Sequence[Sequence[int]]) -> Iterator[Po
         yield from zip(*orders, strict=False)
 
 
-# ---- Instances: the graph at other sizes, whose extents and attributes are computed by the derived rules.
+# ---- The symbolic graph, whose extents and attributes are expressions over the sizes, and the graph at other sizes.
 #
-# No graph pass runs on an instance, because passes treat axes of one element differently. Generalised functions (functions
-# for all sizes) are compared with functions of instances.
+# No graph pass runs on these graphs, because passes treat axes of one element differently.
 
 
-def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleFitter, sizes: Sizes) -> Graph:
-    """Derive the network at other sizes: its extents and attributes follow the derived rules.
+def derive_symbolic_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleFitter, domain: SizeDomain) -> Graph:
+    """Derive the network with symbolic sizes: its extents and attributes are extents (:mod:`microc.tir.extents`).
 
     ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
     are used. Raises UnsupportedError if a number of a node follows no rule.
     """
-    types = {
-        name: _derive_type(kind, [g.types[name] for g in graphs], fitter, sizes, name)
-        for name, kind in largest.types.items()
-    }
+
+    def derive_integer(values: Sequence[int], number_name: str, where: str) -> Any:
+        rule = fitter.fit_integer(values)
+        if rule is None:
+            raise _no_rule_error(number_name, values, where)
+        return domain.extent_of(rule)
+
+    def derive_type(name: str, largest_type: TensorType) -> TensorType:
+        columns = zip(*(graph.types[name].shape for graph in graphs), strict=True)
+        return replace(
+            largest_type, shape=tuple(derive_integer(column, f"an axis of {name}", name) for column in columns)
+        )
+
+    def derive_attribute(name: str, values: Sequence[Attr], where: str, largest_value: Attr) -> Any:
+        first = values[0]
+        if isinstance(first, Graph) and isinstance(largest_value, Graph):
+            return derive_symbolic_graph([v for v in values if isinstance(v, Graph)], largest_value, fitter, domain)
+        if all(v == first for v in values):
+            return first
+        if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
+            columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
+            return tuple(derive_attribute(name, column, where, None) for column in columns)
+        if all(type(v) is int for v in values):
+            return derive_integer([v for v in values if isinstance(v, int)], f"its {name}", where)
+        raise _no_rule_error(f"its {name}", values, where)
+
     nodes = tuple(
-        _derive_node(node, together, fitter, sizes)
-        for node, together in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
+        replace(
+            node,
+            attrs={
+                key: derive_attribute(key, [n.attrs[key] for n in nodes_at_points], str(node.loc), value)
+                for key, value in node.attrs.items()
+            },
+        )
+        for node, nodes_at_points in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
     )
-    return replace(
-        largest,
-        types=types,
-        nodes=nodes,
-        consts={name: _take_leading_part(array, types[name].shape) for name, array in largest.consts.items()},
+    return replace(largest, types={name: derive_type(name, kind) for name, kind in largest.types.items()}, nodes=nodes)
+
+
+def instantiate_graph(symbolic: Graph, sizes: Sizes) -> Graph:
+    """Return the symbolic graph at sizes, by the name of their variables. Of each constant the first elements are kept."""
+
+    def evaluate_attribute(value: Attr) -> Any:
+        if isinstance(value, Graph):
+            return instantiate_graph(value, sizes)
+        if isinstance(value, tuple):
+            return tuple(map(evaluate_attribute, value))
+        return evaluate_shape((value,), sizes)[0] if isinstance(value, Extent) else value
+
+    types = {name: replace(kind, shape=evaluate_shape(kind.shape, sizes)) for name, kind in symbolic.types.items()}
+    nodes = tuple(
+        replace(node, attrs={key: evaluate_attribute(value) for key, value in node.attrs.items()})
+        for node in symbolic.nodes
     )
-
-
-def _take_leading_part(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first elements of a constant along each axis, so that the result has the shape ``shape``."""
-    return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
-
-
-def _derive_type(
-    largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: RuleFitter, sizes: Sizes, where: str
-) -> TensorType:
-    """Derive the type of a value at given sizes from its types at the points. ``where``: the name of the value."""
-    columns = zip(*(t.shape for t in types_at_points), strict=True)
-    return replace(
-        largest_type,
-        shape=tuple(_derive_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns),
-    )
-
-
-def _derive_node(node: Node, nodes_at_points: Sequence[Node], fitter: RuleFitter, sizes: Sizes) -> Node:
-    """Derive a node at given sizes from the same node at each of the points."""
-    attrs = {
-        key: _derive_attribute(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
-        for key, value in node.attrs.items()
-    }
-    return replace(node, attrs=attrs)
-
-
-def _derive_attribute(
-    name: str, values: Sequence[Attr], fitter: RuleFitter, sizes: Sizes, where: str, largest: Attr
-) -> Any:
-    """Derive the value of an attribute at given sizes from its values at the points.
-
-    ``largest``: its value at the largest sizes. Raises UnsupportedError if the values follow no rule.
-    """
-    first = values[0]
-    if isinstance(first, Graph) and isinstance(largest, Graph):
-        return instantiate_graph([v for v in values if isinstance(v, Graph)], largest, fitter, sizes)
-    if all(v == first for v in values):
-        return first
-    if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
-        columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
-        return tuple(_derive_attribute(name, column, fitter, sizes, where, None) for column in columns)
-    if all(type(v) is int for v in values):
-        return _derive_integer([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
-    raise _no_rule_error(f"its {name}", values, where)
-
-
-def _derive_integer(values: Sequence[int], fitter: RuleFitter, sizes: Sizes, number_name: str, where: str) -> int:
-    """Derive an integer at given sizes from its values at the points; UnsupportedError if these follow no rule."""
-    rule = fitter.fit_integer(values)
-    if rule is None:
-        raise _no_rule_error(number_name, values, where)
-    return evaluate_at_sizes(rule, sizes)
+    consts = {name: array[tuple(map(slice, types[name].shape))] for name, array in symbolic.consts.items()}
+    return replace(symbolic, types=types, nodes=nodes, consts=consts)
 
 
 def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> UnsupportedError:
@@ -400,28 +389,43 @@ _MAX_ADDITIONAL_READS = 40
 class NetworkFamily:
     """A network at several sizes.
 
-    ``graphs``: the network at each of ``points``. ``largest``: the network at the largest sizes. ``small``: a few of
-    the smallest combinations of sizes, with the network at these. ``extents``: the shape of every value that has a
-    dynamic extent, as expressions of the sizes' scalar parameters. ``fitter``: derives such expressions from values at
-    the points.
+    ``graphs``: the network at several points. ``largest``: the network at the largest sizes. ``symbolic``: the network
+    whose extents are extents of ``domain``. ``small``: a few of the smallest combinations of sizes. ``extents``: the shape
+    of every value that has a dynamic extent, as expressions of the sizes' scalar parameters.
     """
 
     sizes: tuple[Size, ...]
-    points: tuple[Point, ...]
     graphs: tuple[Graph, ...]
     largest: Graph
-    small: tuple[tuple[Point, Graph], ...]
+    symbolic: Graph
+    domain: SizeDomain
+    small: tuple[Sizes, ...]
     extents: Mapping[str, tuple[ir.Expr, ...]]
-    fitter: RuleFitter
 
     @property
     def maxima(self) -> dict[str, int]:
         """The largest sizes, by the name of their scalar parameter."""
-        return self.sizes_by_scalar_name(tuple(size.maximum for size in self.sizes))
+        return {size.scalar.name: size.maximum for size in self.sizes}
 
-    def sizes_by_scalar_name(self, point: Point) -> dict[str, int]:
-        """Return the sizes ``point`` by the name of their scalar parameter."""
-        return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
+
+def list_allowed_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
+    """List combinations of sizes that a run may have, by scalar parameter: all, or those of small, spaced and largest values
+    of each size if there are too many."""
+    limit = int(_MAX_TESTED_COMBINATIONS ** (1 / len(sizes)) + 1e-9)
+    columns = []
+    for size in sizes:
+        values = range(-(-size.minimum // size.step) * size.step, size.maximum + 1, size.step)
+        half = limit // 2
+        spaced = (values[half + (len(values) - 1 - half) * k // (limit - half)] for k in range(1, limit - half + 1))
+        columns.append(list(values) if len(values) <= limit else [*values[:half], *spaced])
+    return [{s.scalar.name: n for s, n in zip(sizes, point, strict=True)} for point in product(*columns)]
+
+
+def list_large_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
+    """List combinations of sizes that are larger than most other numbers of networks, each size once larger and once smaller
+    than the others."""
+    orders = (range(len(sizes)), reversed(range(len(sizes))))
+    return [{s.scalar.name: (997 + 16 * k) * s.step for s, k in zip(sizes, order, strict=True)} for order in orders]
 
 
 def read_family(sizes: Sequence[Size], read: ReadGraphAtSizes) -> NetworkFamily:
@@ -451,11 +455,10 @@ class _FamilyReader:
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check_shapes(shapes, largest, maxima)
         sizes, starts = self.find_smallest_points(shapes, largest, maxima)
-        small = tuple(
-            (at, instantiate_graph(graphs, largest, fitter, self.graphs_at_sizes.sizes_by_scalar_name(at)))
-            for at in starts
-        )
-        return NetworkFamily(sizes, points, tuple(graphs), largest, small, shapes, fitter)
+        small = tuple(map(self.graphs_at_sizes.sizes_by_scalar_name, starts))
+        domain = SizeDomain((*list_allowed_sizes(sizes), *small), list_large_sizes(sizes))
+        symbolic = derive_symbolic_graph(graphs, largest, fitter, domain)
+        return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, shapes)
 
     def read_largest(self, maxima: Point) -> Graph:
         """Read the network at its largest sizes ``maxima``.
@@ -490,7 +493,7 @@ class _FamilyReader:
             for name, kind in graphs[0].types.items()
             for axis in range(len(kind.shape))
         }
-        domain = self.sample_allowed_sizes()
+        domain = list_allowed_sizes(self.sizes)
         fitter = RuleFitter(extents, domain)
         for (
             name,
@@ -513,18 +516,6 @@ class _FamilyReader:
                     f"axis {axis} of {name}: no rule derives its extent from the sizes; got {observed}", hint=STEP_HINT
                 )
         return shapes, fitter
-
-    def sample_allowed_sizes(self) -> list[dict[str, int]]:
-        """Return combinations of sizes that a run may have: all combinations, or a random sample if there are too
-        many."""
-        columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
-        if prod(map(len, columns)) <= _MAX_TESTED_COMBINATIONS:
-            return [self.graphs_at_sizes.sizes_by_scalar_name(point) for point in product(*columns)]
-        draw = random.Random(0).choice
-        return [
-            self.graphs_at_sizes.sizes_by_scalar_name(tuple(draw(column) for column in columns))
-            for _ in range(_MAX_TESTED_COMBINATIONS)
-        ]
 
     def derive_strided_rule(
         self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from microc.compiler.lowering.kernel_selection import (
     groups_of,
     variants_with_16_bit_constants,
 )
-from microc.compiler.sizes.family import NetworkFamily
+from microc.compiler.sizes.family import NetworkFamily, Sizes, instantiate_graph
 from microc.errors import ScheduleError, UnsupportedError, UsageError
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_group
+from microc.ops.lowering import LoweredGroup, lower_group, node_macs
 from microc.ops.registry import Alias
 from microc.run.data.pictures import reshape_expression
 from microc.schedule.choose import Choice, choose_schedule
@@ -35,10 +36,11 @@ from microc.schedule.rules.rule import HALF_WEIGHTS, product_multiples
 from microc.schedule.schedule import Schedule, generalise_trace, replay_trace
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
+from microc.tir.extents import DependsOnSize
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
+from microc.tir.symbolic import evaluate_shape, write_sizes
 from microc.tir.verify import constant_names, explain_fault
 
 # ---- Shapes of a network's tensors in a run. The arrays passed as inputs determine the dynamic sizes, and the sizes
@@ -173,10 +175,6 @@ def _evaluate_extent(extent: Any, sizes: Mapping[str, int]) -> int:
     return {"add": a + b, "sub": a - b, "mul": a * b, "floordiv": a // max(b, 1)}[op]
 
 
-# ---- Build functions with dynamic sizes. Each function is built for several static sizes, generalised to one
-# function for all sizes, and compared with a function for the smallest sizes.
-
-
 # ---- Comparison of two functions by running both in the interpreter of TIR.
 
 MAX_INTERPRETED_STORES = 200_000
@@ -242,15 +240,22 @@ def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
     return generator.integers(0, 2 if kind.kind == "b" else 8, buffer.shape).astype(kind)
 
 
-# ---- Functions for all sizes of a network family. Each is scheduled once, lowered at every point (combination of sizes), and
-# generalised.
+# ---- Functions for all sizes of a network family. Each is lowered once, with extents that depend on the sizes.
 #
-# A schedule is refused if the structure of its loops differs between sizes, for example because some sizes leave a tail. The
-# loops without a schedule are the last candidate. The general function is compared with a function for the smallest sizes, at
-# which a window may reach opposite borders of an image at once.
+# Candidates are schedules of the group at sizes of its own, the cheapest first. A candidate is refused if it needs a number
+# that depends on the sizes. The loops without a schedule are the last candidate. The function is compared with functions for
+# fixed sizes: at the smallest sizes, where a window may reach opposite borders of an image at once, and at sizes for which
+# an answer of the general case is wrong (:attr:`SizeDomain.exceptions`).
 
 Nodes = Sequence[Node]
-_NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
+DirectFunction = tuple[ir.PrimFunc, list[Array]]
+"""A lowered function for fixed sizes, and its constants."""
+_MAX_EXCEPTIONS = 8
+"""Maximum number of exceptions at which a function is compared, the largest of them."""
+
+
+class StructureMismatch(Exception):
+    """Raised if the function for all sizes is wrong at some sizes. The message says why."""
 
 
 @frozen
@@ -261,25 +266,28 @@ class FunctionVariant:
     schedule: Schedule
 
     def apply_to_group(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
-        """Apply the schedule to the group at another size; return the lowered group and its schedule.
+        """Apply the schedule to the group in another graph; return the lowered group and its schedule.
 
-        Raises ScheduleError if the schedule cannot be applied.
+        Raises ScheduleError if the schedule cannot be applied, and DependsOnSize if it needs a number that depends on
+        the sizes.
         """
         graph, nodes = adapt_group_to_core(graph, nodes, target)
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
         group = lower_group(graph, (first, *nodes[1:]), product_multiples(target), "kernel")
-        return group, replay_trace(group.func, self.schedule.trace).named(self.schedule.rule)
+        trace = generalise_trace(self.schedule.trace, group.func)
+        return group, replay_trace(group.func, trace).named(self.schedule.rule)
 
 
 @frozen
 class GeneralFunction:
-    """A function for all sizes. ``groups``: the lowered group at every size. ``choices``: the schedule at every
-    size."""
+    """A function for all sizes. ``group``: the lowered group, whose extents depend on the sizes. ``schedule``: its schedule.
+    ``lowered``: the lowered function. ``func``: the same function with extents written as expressions."""
 
-    groups: tuple[LoweredGroup, ...]
-    choices: tuple[Choice, ...]
+    group: LoweredGroup
+    schedule: Schedule
+    lowered: ir.PrimFunc
     func: ir.PrimFunc
 
 
@@ -290,10 +298,9 @@ class GeneralKernelBuilder(KernelBuilder):
     def __init__(self, family: NetworkFamily, target: Target, goal: Goal) -> None:
         super().__init__(Configuration(family.largest, goal), target)
         self.family, self.sizes = family, family.sizes
-        all_graphs = (*family.graphs, family.largest, *(graph for _, graph in family.small))
-        self.all_graphs = all_graphs
-        self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in all_graphs}
-        self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in all_graphs}
+        self.graphs = (*family.graphs, family.largest, family.symbolic)
+        self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in self.graphs}
+        self.symbolic_nodes = {node.outputs: node for node in family.symbolic.nodes}
 
     # ------------------------------------------------------------ overrides of KernelBuilder
 
@@ -301,40 +308,35 @@ class GeneralKernelBuilder(KernelBuilder):
         if in_place:
             raise _unsupported_error("it updates a part of a state in place", str(nodes[0].loc))
         made = self.build_general_function(self.group_at_all_sizes(nodes), uses)
-        largest = len(self.family.graphs)
-        return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
+        return self.with_largest_shapes(made.group), Choice(made.schedule, made.func)
 
     def lower_control_node(self, node: Node) -> LoweredControl:
-        own = [self.nodes[id(g)][node.outputs] for g in self.all_graphs]
-        made = [
-            self.build_general_function(together, 1, inside=True) for together in self.inner_groups_at_all_sizes(node)
-        ]
-        # A group whose comparison would take too long has no function at the smallest sizes.
-        count = min((len(m.choices) for m in made), default=len(own))
-        lowered_sizes = []
-        for k, (graph, mine) in enumerate(zip(self.all_graphs[:count], own[:count], strict=True)):
-            kernels = iter([(m.groups[k], m.choices[k]) for m in made])
-            lowered_sizes.append(lower_control_flow(graph, mine, lambda *_, kernels=kernels: next(kernels), None))
-        arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in lowered_sizes]
+        names = [name for name in node.inputs if name]
+        made = iter([self.build_general_function(together, 1) for together in self.inner_groups_at_all_sizes(node)])
+
+        def next_kernel(*_: object) -> tuple[LoweredGroup, Choice]:
+            kernel = next(made)
+            return kernel.group, Choice(kernel.schedule, kernel.lowered)
+
         try:
-            func = self.generalise_functions(
-                [p.func for p in lowered_sizes], arrays, constant_names(lowered_sizes[-1].func)
-            )
-        except StructureMismatch as error:
+            require_common_constants(names, self.graphs[:-1])
+            lowered = lower_control_flow(self.family.symbolic, self.symbolic_nodes[node.outputs], next_kernel, None)
+            arrays = [param.array for param in lowered.params if param.array is not None]
+            func = self.write_sizes(lowered.func, arrays, (), constant_names(lowered.func))
+        except (StructureMismatch, DependsOnSize) as error:
             raise _unsupported_error(str(error), str(node.loc)) from error
-        return replace(lowered_sizes[len(self.family.graphs)], func=func)
+        return replace(lowered, func=func)
 
     def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
-        funcs = [lower(lower_copy(g, copy).func) for g in self.all_graphs]
-        arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.all_graphs]
+        arrays = [self.family.largest.consts[copy.value].reshape(-1)] if copy.constant else []
         try:
-            return self.generalise_functions(funcs, arrays)
+            require_common_constants((copy.value,), self.graphs[:-1])
+            return self.write_sizes(lower(lower_copy(self.family.symbolic, copy).func), arrays)
         except StructureMismatch as error:
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def find_alias(self, node: Node) -> Alias | None:
-        found = [find_node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.all_graphs]
-        return found[0] if all(alias == found[0] for alias in found) else None
+        return find_node_alias(self.family.symbolic, self.symbolic_nodes[node.outputs])
 
     def dynamic_extents(self, value: str) -> tuple[ir.Expr, ...]:
         return self.family.extents.get(value, ())
@@ -342,59 +344,69 @@ class GeneralKernelBuilder(KernelBuilder):
     # ------------------------------------------------------------ candidates
 
     def group_at_all_sizes(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """Return the graph and the nodes of a group at every size. ``nodes``: the nodes of the group at the largest
-        sizes."""
-        return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.all_graphs]
+        """Return the graph and the nodes of a group at the points, at the largest sizes, and with symbolic sizes.
+
+        ``nodes``: the nodes of the group at the largest sizes."""
+        return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.graphs]
 
     def inner_groups_at_all_sizes(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """Return, for each group of nodes inside of a control-flow node, the group's graph and nodes at every size."""
-        own = [(g, self.nodes[id(g)][node.outputs]) for g in self.all_graphs]
+        """Return, for each group of nodes inside of a control-flow node, what :meth:`group_at_all_sizes` does."""
+        own = [(g, next(n for n in g.nodes if n.outputs == node.outputs)) for g in self.graphs]
         inside = [[(inner, nodes) for inner, nodes, _ in list_groups_in_control_flow(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
-    def build_general_function(
-        self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
-    ) -> GeneralFunction:
-        """Build the function of a group for all sizes from the first candidate (algorithm and schedule) whose loops
-        have the same structure at all sizes."""
+    def build_general_function(self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int) -> GeneralFunction:
+        """Build the function of a group for all sizes from the first candidate (algorithm and schedule) that needs no
+        number that depends on the sizes."""
         reason = ""
-        for _, made in self.try_variants(group_at_sizes, uses, inside=inside):
+        for _, made in self.try_variants(group_at_sizes, uses):
             if isinstance(made, GeneralFunction):
                 return made
             reason = made
         raise _unsupported_error(reason, str(group_at_sizes[0][1][0].loc))
 
     def try_variants(
-        self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
+        self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int
     ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
         """Try candidates for the function of a group, the cheapest first. Yield each candidate with the function, or
-        with the reason why the candidate was refused.
-
-        At the smallest sizes, which are used only for comparison, the loops are not scheduled, because operators omit
-        axes of one element there.
-        """
-        group_at_sizes, count = unify_bounds(group_at_sizes), len(self.family.graphs) + 1
-        multiples = product_multiples(self.target)
-        adapted = (adapt_group_to_core(g, nodes, self.target) for g, nodes in group_at_sizes[count:])
-        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in adapted]
-        plain = [schedule_as_written(group.func, self.target) for group in small]
-        compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
-        direct = [lower(schedule.func) for schedule in plain] if compared else []
-        for variant in self.list_variants(*group_at_sizes[0], uses):
+        with the reason why the candidate was refused."""
+        unified = unify_bounds(group_at_sizes)
+        (largest, at_largest), (symbolic, nodes) = unified[-2:]
+        for variant in self.list_variants(*unified[0], uses):
             try:
-                narrowed_variant = self.narrow_tiles(variant, group_at_sizes)
-                made = [
-                    narrowed_variant.apply_to_group(graph, nodes, self.target)
-                    for graph, nodes in group_at_sizes[:count]
-                ]
-                groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
-                *points, largest = (schedule.func for _, schedule in made)
-                funcs = [*lower_with_hidden_sizes(points, lower), lower(largest) if inside else largest, *direct]
-                arrays = [_pack_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
-                func = self.generalise_functions(funcs, arrays, groups[count - 1].tables)
-                yield variant, GeneralFunction(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
-            except (StructureMismatch, ScheduleError) as error:
+                names = [name for node in nodes for name in node.inputs]
+                require_common_constants(names, [graph for graph, _ in unified[:-1]])
+                group, schedule = variant.apply_to_group(symbolic, nodes, self.target)
+                lowered = lower(schedule.func)
+                group = replace(group, macs=sum(node_macs(largest, node) for node in at_largest))
+                arrays = _pack_constants(self.with_largest_shapes(group), schedule)
+                func = self.write_sizes(lowered, arrays, self.list_direct_functions(symbolic, nodes), group.tables)
+                yield variant, GeneralFunction(group, schedule, lowered, func)
+            except (StructureMismatch, ScheduleError, DependsOnSize) as error:
                 yield variant, str(error)
+
+    def with_largest_shapes(self, group: LoweredGroup) -> LoweredGroup:
+        """Return a group whose parameters have the shapes of the largest sizes, by which constants are packed."""
+        params = (replace(p, shape=evaluate_shape(p.shape, self.family.maxima)) for p in group.func.params)
+        return replace(group, func=replace(group.func, params=tuple(params)))
+
+    def list_direct_functions(self, symbolic: Graph, nodes: Nodes) -> Iterator[tuple[Sizes, DirectFunction]]:
+        """Yield sizes, and the function of a group for these sizes: its loops as operators define them, with their constants.
+
+        Nothing is yielded for sizes at which the comparison would take too long."""
+        names = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
+        types = {name: symbolic.types[name] for name in names}
+        consts = {name: symbolic.consts[name] for name in names if name in symbolic.consts}
+        only_nodes = replace(symbolic, nodes=tuple(nodes), types=types, consts=consts)
+        exceptions = sorted(self.family.domain.exceptions.items())[-_MAX_EXCEPTIONS:]
+        for sizes in (*self.family.small, *(sizes for _, sizes in exceptions)):
+            graph = instantiate_graph(only_nodes, sizes)
+            group = lower_group(
+                *adapt_group_to_core(graph, graph.nodes, self.target), product_multiples(self.target), "kernel"
+            )
+            if group.macs <= MAX_INTERPRETED_STORES:
+                schedule = schedule_as_written(group.func, self.target)
+                yield sizes, (lower(schedule.func), _pack_constants(group, schedule))
 
     def list_variants(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
         """Yield the candidates for a group: every schedule of every algorithm, the cheapest first, and last the
@@ -423,56 +435,37 @@ class GeneralKernelBuilder(KernelBuilder):
             variants_with_16_bit_constants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()
         ) or (schedule,)
 
-    def narrow_tiles(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
-        """Reduce the tile sizes in a candidate's schedule so that they divide the loop extents at every combination of
-        sizes."""
-        points = group_at_sizes[: len(self.family.graphs)]
-        funcs = [
-            replace(variant, schedule=Schedule(_NOTHING)).apply_to_group(g, nodes, self.target)[0].func
-            for g, nodes in points
-        ]
-        trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.has_rule_divisible_by)
-        return replace(variant, schedule=replace(variant.schedule, trace=trace))
-
-    def generalise_functions(
+    def write_sizes(
         self,
-        funcs: Sequence[ir.PrimFunc],
-        arrays: Sequence[Sequence[Array]],
+        func: ir.PrimFunc,
+        arrays: Sequence[Array],
+        direct_functions: Iterable[tuple[Sizes, DirectFunction]] = (),
         tables: Container[str] = (),
     ) -> ir.PrimFunc:
-        """Generalise the functions of the points, and compare the result with the functions of the largest and the
-        smallest sizes.
+        """Return a lowered function with its extents written as expressions over scalar parameters, verified and compared.
 
-        ``funcs``: the function at each of the points, at the largest sizes, and at the smallest sizes. ``arrays``: the
-        constants of each function. Constants of a point must be the leading elements of those of the largest sizes.
-        ``tables``: names of the constants whose elements may be used as indices, as the verifier accepts them.
+        ``arrays``: its constants at the largest sizes. ``direct_functions``: functions for fixed sizes, with which it is
+        compared. ``tables``: names of the constants whose elements may be used as indices, as the verifier accepts them.
         Functions with dynamic sizes are verified only here.
         """
-        count = len(self.family.graphs)
-        largest = arrays[count]
-        for parts in arrays[:count]:
-            if not all(_is_leading_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
-                raise StructureMismatch("a constant is computed from the sizes")
-        general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
+        general = write_sizes(func, [a.shape for a in arrays], self.family.maxima)
         if general.func.scalars:
-            _require_valid(general.specialised_to(self.family.maxima), "at the largest sizes", tables)
-            for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _require_valid(
-                    general.specialised_to(self.family.sizes_by_scalar_name(point)), f"at sizes {point}", tables
-                )
-                if (
-                    k >= len(funcs)
-                    or count_executed_stores(small.body) + count_executed_stores(funcs[k].body) > MAX_INTERPRETED_STORES
-                ):
+            for sizes in (self.family.maxima, *self.family.small):
+                _require_valid(general.specialised_to(sizes), f"at sizes {_format_sizes(sizes)}", tables)
+            for sizes, (direct, constants) in direct_functions:
+                own = general.specialised_to(sizes)
+                if count_executed_stores(own.body) + count_executed_stores(direct.body) > MAX_INTERPRETED_STORES:
                     continue
-                if not have_same_results(small, largest, funcs[k], arrays[k]):
-                    raise StructureMismatch(f"the function for all sizes gives other results at sizes {point}")
+                if not have_same_results(own, arrays, direct, constants):
+                    raise StructureMismatch(
+                        f"the function for all sizes gives other results at sizes {_format_sizes(sizes)}"
+                    )
         return general.func
 
 
 def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
     """Assign to each node of a group the same bounds at all sizes: the largest of its bounds on data values and, for
-    the first node, the largest padding."""
+    the first node, the largest padding. The last graph is the symbolic one; the others determine the bounds."""
     columns = [
         _assign_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
         for k in range(min(len(nodes) for _, nodes in group_at_sizes))
@@ -483,12 +476,12 @@ def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Gr
 def _assign_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
     """Assign the same bounds on data values and padding to a node at all sizes.
 
-    ``nodes``: the node at every size. ``anchor``: the node is the first node of its group."""
+    ``nodes``: the node at every size, and in the symbolic graph. ``anchor``: the node is the first node of its group."""
     bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
-        paddings: list[Any] = [node.attr("padding") for node in nodes]
+        paddings: list[Any] = [node.attr("padding") for node in nodes[:-1]]
         bounds_attrs["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
-    bounds = {bound for node in nodes if isinstance(bound := node.attrs.get("bound"), int)}
+    bounds = {bound for node in nodes[:-1] if isinstance(bound := node.attrs.get("bound"), int)}
     if len(bounds) > 1:
         bounds_attrs["bound"] = -1 if min(bounds) < 0 else max(bounds)
     return [replace(node, attrs={**node.attrs, **bounds_attrs}) for node in nodes]
@@ -511,6 +504,17 @@ def _is_leading_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
+def require_common_constants(names: Iterable[str], graphs: Sequence[Graph]) -> None:
+    """Raise StructureMismatch unless the values ``names`` that are constants have common elements at all sizes.
+
+    ``graphs``: the network at several sizes, last at the largest ones."""
+    *points, largest = graphs
+    for name, graph in product(dict.fromkeys(names), points):
+        if name in largest.consts and name in graph.consts:
+            if not _is_leading_part(graph.consts[name], largest.consts[name]):
+                raise StructureMismatch(f"constant {name} is computed from the sizes")
+
+
 def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[str]) -> ir.PrimFunc:
     """Return the function if it is valid; otherwise raise :class:`StructureMismatch` with the reason.
 
@@ -520,6 +524,11 @@ def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[s
     if wrong := explain_fault(func, tables=tables):
         raise StructureMismatch(f"{size_description} {wrong}")
     return func
+
+
+def _format_sizes(sizes: Sizes) -> str:
+    """Format sizes, by the name of their variables, for messages."""
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 def _unsupported_error(reason: str, where: str) -> UnsupportedError:

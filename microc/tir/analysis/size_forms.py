@@ -5,14 +5,13 @@ A rule is an expression over symbolic sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
 from math import prod
 from operator import floordiv, mod
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
 # ---- Forms: index expressions as linear forms in loop variables, computed for many sizes at once.
 #
@@ -402,11 +400,6 @@ class RuleFitter:
         )
         self._memo: dict[tuple[Point, int], ir.Expr | None] = {}
 
-    def with_extents(self, exprs: Iterable[ir.Expr], points: Sequence[Mapping[str, int]]) -> RuleFitter:
-        """Return a fitter whose rules may also contain ``exprs``. ``points``: the sizes, by name, at each point."""
-        more = (FittedExtent(x, tuple(evaluate_at_sizes(x, sizes) for sizes in points)) for x in exprs)
-        return RuleFitter((*self.extents, *(x for x in more if self.fit_integer(x.values, 1) is None)), self.domain)
-
     def fit_integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
         """Return a rule that is an int32 expression with the given value at each point; None if there is none.
 
@@ -417,28 +410,6 @@ class RuleFitter:
         if (key, terms) not in self._memo:
             self._memo[key, terms] = self._find_fitting_rule(key, terms)
         return self._memo[key, terms]
-
-    def has_rule_divisible_by(self, values: Sequence[int], factor: int) -> bool:
-        """Test whether there is a rule for ``values`` that is a multiple of ``factor`` for all sizes."""
-        rule = self.fit_integer(values)
-        return rule is not None and all(evaluate_at_sizes(rule, sizes) % factor == 0 for sizes in self.domain)
-
-    def fit_float(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
-        """Return a rule that is a float expression with exactly the given value at each point; None if there is none.
-
-        The rule is an integer rule converted to ``dtype``, or a constant divided or multiplied by a product of extents."""
-        kind = dtypes.to_numpy(dtype).type
-        if all(float(v).is_integer() for v in values):
-            found = self.fit_integer([int(v) for v in values])
-            return None if found is None else ir.Cast(dtype, found)
-        wanted = np.array(values, kind)
-        for product in self.products:
-            steps = np.array(product.values, kind)
-            for op, apply, guess in (("div", np.divide, wanted * steps), ("mul", np.multiply, wanted / steps)):
-                for constant in dict.fromkeys((float(kind(round(float(guess[0])))), *map(float, guess))):
-                    if np.array_equal(apply(kind(constant), steps), wanted):
-                        return ir.Bin(op, ir.const(constant, dtype), ir.Cast(dtype, product.expr))
-        return None
 
     def _find_fitting_rule(self, values: Point, terms: int) -> ir.Expr | None:
         """Find a rule that has the given value at each point; None if there is none.
@@ -544,30 +515,6 @@ _QUOTIENTS: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     {"floordiv": floordiv, "floormod": mod, "min": min, "max": max}
 )
 """Operators of integers in rules that no sum of products replaces."""
-
-
-def list_quotients(func: ir.PrimFunc) -> list[ir.Expr]:
-    """List the quotients, remainders, minima and maxima over the symbolic sizes of ``func``, each once.
-
-    Such are the trip counts of loops that were split by a number that need not divide them."""
-    shapes = [s.buffer.shape for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)]
-    extents: list[Any] = [extent for shape in (*shapes, *(p.shape for p in func.params)) for extent in shape]
-    exprs = (y for x in extents if isinstance(x, ir.Expr) for y in walk_expr(x))
-    sizes = frozenset(func.scalars)
-    return [
-        x
-        for x in dict.fromkeys((*walk_all_exprs(func.body), *exprs))
-        if isinstance(x, ir.Bin) and x.op in _QUOTIENTS and x.dtype == "int32" and _is_over_sizes(x, sizes)
-    ]
-
-
-def _is_over_sizes(expr: ir.Expr, sizes: frozenset[ir.Var]) -> bool:
-    """Test whether an expression consists of symbolic sizes, integers and their arithmetic only."""
-    known = ("add", "sub", "mul", "neg", *_QUOTIENTS)
-    return bool(free_vars(expr)) and all(
-        x in sizes or isinstance(x, ir.Const) or (isinstance(x, (ir.Bin, ir.Un)) and x.op in known)
-        for x in walk_expr(expr)
-    )
 
 
 def evaluate_at_sizes(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
