@@ -510,9 +510,9 @@ def require_common_constants(names: Iterable[str], graphs: Sequence[Graph]) -> N
     ``graphs``: the network at several sizes, last at the largest ones."""
     *points, largest = graphs
     for name, graph in product(dict.fromkeys(names), points):
-        if name in largest.consts and name in graph.consts:
-            if not _is_leading_part(graph.consts[name], largest.consts[name]):
-                raise StructureMismatch(f"constant {name} is computed from the sizes")
+        is_constant = name in largest.consts and name in graph.consts
+        if is_constant and not _is_leading_part(graph.consts[name], largest.consts[name]):
+            raise StructureMismatch(f"constant {name} is computed from the sizes")
 
 
 def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[str]) -> ir.PrimFunc:
