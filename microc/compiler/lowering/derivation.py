@@ -282,7 +282,7 @@ def _derive_general_part(
     group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]],
     uses: int,
 ) -> DerivedPart:
-    """Derive the part for a group of nodes with dynamic sizes.
+    """Derive the part for a group of nodes with dynamic sizes. The part shows the first combination of sizes.
 
     ``group_at_sizes``: the graph and the nodes of the group at several combinations of sizes, at the first of which
     candidates are compared, and with symbolic sizes. The candidates are tried in order of their cost, until one supports
@@ -315,9 +315,8 @@ def _derive_general_part(
         )
         for group, schedule in weighed
     )
-    return _build_part(
-        format_nodes(graph, nodes), lowered, candidates, chosen.group, chosen.schedule, kernel_builder.goal, uses
-    )
+    start, schedule = replace(candidate, schedule=chosen.schedule).apply_to_group(graph, nodes, kernel_builder.target)
+    return _build_part(format_nodes(graph, nodes), lowered, candidates, start, schedule, kernel_builder.goal, uses)
 
 
 def _cost_schedule(schedule: Schedule, kernel_builder: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
