@@ -245,7 +245,7 @@ def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
 # Candidates are schedules of the group at sizes of its own, the cheapest first. A candidate is refused if it needs a number
 # that depends on the sizes. The loops without a schedule are the last candidate. The function is compared with functions for
 # fixed sizes: at the smallest sizes, where a window may reach opposite borders of an image at once, and at sizes for which
-# an answer of the general case is wrong (:attr:`SizeDomain.exceptions`).
+# an answer of the general case is wrong (:class:`microc.tir.extents.SizeDomain`).
 
 Nodes = Sequence[Node]
 DirectFunction = tuple[ir.PrimFunc, list[Array]]
