@@ -24,15 +24,9 @@ from microc.schedule.primitives import (
     reductions,
     selection,
     storage,
-    tensor_unit,
     tensorize,
     tensorize_bits,
 )
-from microc.schedule.primitives import loops as doubling
-from microc.schedule.primitives import loops as flags
-from microc.schedule.primitives import storage as packing
-from microc.schedule.primitives import tensorize as pairing
-from microc.schedule.primitives import tensorize as tap_pairs
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.tree import (
     Step,
@@ -70,28 +64,28 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "cache_read": storage.cache_read,
         "cache_write": storage.cache_write,
         "set_scope": storage.set_scope,
-        "set_dtype": packing.set_dtype,
-        "transform_layout": packing.transform_layout,
+        "set_dtype": storage.set_dtype,
+        "transform_layout": storage.transform_layout,
         "storage_align": padding.storage_align,
         "pad_reduction": padding.pad_reduction,
         "decompose_padding": padding.decompose_padding,
-        "double_reduction": doubling.double_reduction,
+        "double_reduction": loops.double_reduction,
         "decompose_reduction": reductions.decompose_reduction,
         "defer_init": reductions.defer_init,
         "blockize": reductions.blockize,
         "rfactor": reductions.rfactor,
         "tensorize": tensorize.tensorize,
-        "tensorize_pairs": pairing.tensorize_pairs,
-        "tensorize_taps": tap_pairs.tensorize_taps,
-        "pack_bits": packing.pack_bits,
+        "tensorize_pairs": tensorize.tensorize_pairs,
+        "tensorize_taps": tensorize.tensorize_taps,
+        "pack_bits": storage.pack_bits,
         "tensorize_bits": tensorize_bits.tensorize_bits,
         "tensorize_bit_columns": tensorize_bits.tensorize_bit_columns,
         "select_functions": float_functions.select_functions,
         "apply_identities": selection.apply_identities,
         "select_intrinsics": selection.select_intrinsics,
-        "align_rows": tensor_unit.align_rows,
-        "double_buffer": tensor_unit.double_buffer,
-        "compile_with": flags.compile_with,
+        "align_rows": storage.align_rows,
+        "double_buffer": storage.double_buffer,
+        "compile_with": loops.compile_with,
     }
 )
 

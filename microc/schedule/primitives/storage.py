@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives on storage: cache_read, cache_write, set_scope, set_dtype, transform_layout, pack_bits. Repacking of
-constants."""
+"""Primitives on storage: cache_read, cache_write, set_scope, align_rows, double_buffer, set_dtype, transform_layout,
+pack_bits. Repacking of constants."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from microc.schedule.primitives.tensorize import pack_column_pairs, pack_tap_wor
 from microc.schedule.primitives.tensorize_bits import pack_bit_columns
 from microc.schedule.primitives.tree import (
     Step,
+    extent_of,
     find_block,
     find_buffer,
+    find_loop,
     fresh_name,
     loops_around,
     map_values,
@@ -33,7 +35,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
-from microc.tir.rewrite import map_accesses, replace_buffers, walk_stmt
+from microc.tir.rewrite import map_accesses, map_expr, map_stmt, replace_buffers, walk_stmt
 
 # ---- Primitives on the memory of buffers: cache_read, cache_write, set_scope
 
@@ -144,6 +146,80 @@ def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
             hint="cache_read or cache_write first: they make a buffer to place",
         )
     return replace(func, body=replace_buffers(func.body, {old: replace(old, scope=scope)}))
+
+
+# ---- Primitives on buffers in the memories of a tensor unit: align_rows, double_buffer
+
+
+def align_rows(func: ir.PrimFunc, buffer: str, align: int) -> ir.PrimFunc:
+    """Align the rows of a buffer in a tensor unit's memory to multiples of ``align`` bytes."""
+    old = _find_buffer_in_unit(func, "align_rows", buffer)
+    return _replace_with_slotted_buffer(func, old, replace(old, align=align), None)
+
+
+def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
+    """Double-buffer a buffer in a tensor unit's memory: successive iterations of ``loop``, counted over the loops
+    around it, too, use two slots alternately.
+
+    Primitives that move blocks must be applied before."""
+    old = _find_buffer_in_unit(func, "double_buffer", buffer)
+    target = find_loop(func.body, loop)
+    if old.slots:
+        raise ScheduleError(
+            f"double_buffer: {buffer!r} has {old.slots} tiles already; expected one", hint="double_buffer once"
+        )
+    touching = [s for s in walk_stmt(target) if isinstance(s, ir.Block) and _accesses_buffer(s, old)]
+    if len(touching) != sum(isinstance(s, ir.Block) and _accesses_buffer(s, old) for s in walk_stmt(func.body)):
+        raise ScheduleError(
+            f"double_buffer: {buffer!r} is also used outside loop {loop!r}",
+            hint="name a loop around all blocks that fill and empty it",
+        )
+    # The number of the iteration among all of these loops: its parity is the slot.
+    iteration: ir.Expr = ir.const(0, "int32")
+    for x in (*loops_around(func.body, target), target):
+        iteration = iteration * extent_of(x) + x.var
+    new = replace(old, shape=(2, *old.shape), slots=2)
+    return _replace_with_slotted_buffer(func, old, new, simplify(iteration % 2))
+
+
+def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
+    """Test whether a block reads or writes a buffer."""
+    return buffer in buffers_read(block) or buffer in buffers_written(block)
+
+
+def _find_buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) -> ir.Buffer:
+    """Return a buffer in a tensor unit's memory, given its name. Raise ScheduleError if the buffer is in another
+    memory. ``primitive_name``: for the message."""
+    buffer = find_buffer(func, buffer_name)
+    if buffer.scope not in ir.UNIT_SCOPES:
+        raise ScheduleError(
+            f"{primitive_name}: {buffer_name!r} is in no memory of a tensor unit; got {buffer.scope}",
+            hint="cache_read or set_scope to one of " + ", ".join(ir.UNIT_SCOPES),
+        )
+    return buffer
+
+
+def _replace_with_slotted_buffer(
+    func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot_index: ir.Expr | None
+) -> ir.PrimFunc:
+    """Replace the buffer ``old`` in a function by ``new``.
+
+    ``slot_index``: additional first index of every access; None if there is none."""
+    front = () if slot_index is None else (slot_index,)
+
+    def replace_load(expr: ir.Expr) -> ir.Expr:
+        return ir.Load(new, (*front, *expr.indices)) if isinstance(expr, ir.Load) and expr.buffer == old else expr
+
+    def replace_store_or_allocation(stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
+            case ir.Store(buffer, indices, value) if buffer == old:
+                return ir.Store(new, (*front, *indices), value)
+            case ir.Alloc(buffer, body) if buffer == old:
+                return ir.Alloc(new, body)
+            case _:
+                return stmt
+
+    return replace(func, body=map_stmt(func.body, replace_store_or_allocation, lambda x: map_expr(x, replace_load)))
 
 
 # ---- Primitives on the format of buffers: set_dtype, transform_layout, pack_bits

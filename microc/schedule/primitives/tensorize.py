@@ -19,7 +19,6 @@ from microc.errors import ScheduleError, known_names_hint
 from microc.isa import TENSOR, TensorIntrin
 from microc.isa.instruction_set import StepOperand
 from microc.isa.vocabulary.scalar_words import WIDENED
-from microc.schedule.primitives.tensor_unit import LOOPS, tensorize_unit
 from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
@@ -33,8 +32,9 @@ from microc.schedule.primitives.tree import (
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
 from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import loop_bounds
-from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
+from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND, UNIT
 from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, substitute, walk_all_exprs, walk_stmt
 
 # ---- Common to primitives that tensorise products by constant int8: the operands of the product, and loops over its sums
@@ -134,12 +134,11 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     """Replace ``loop`` and the loops inside it, around one block, by the tensor intrinsic ``intrin``.
 
     ``loop`` may also be the name of a block that :func:`~microc.schedule.primitives.reductions.blockize` made; then
-    the loops in the block are replaced. Instructions of a tensor unit accept loops of any extents
-    (:mod:`microc.schedule.primitives.tensor_unit`)."""
-    if intrin in LOOPS:
-        return tensorize_unit(func, loop, intrin)
+    the loops in the block are replaced. Instructions of a tensor unit accept loops of any extents."""
+    if intrin in UNIT_LOOPS:
+        return _tensorize_unit(func, loop, intrin)
     if intrin not in TENSOR:
-        names = (*TENSOR, *LOOPS)
+        names = (*TENSOR, *UNIT_LOOPS)
         raise ScheduleError(
             f"there is no tensor intrinsic {intrin!r}", hint=known_names_hint(intrin, names, "intrinsics")
         )
@@ -277,6 +276,85 @@ def _is_word_aligned(
         if any(factor * stride % elements for factor in (*terms.values(), offset)):
             return False
     return True
+
+
+# ---- Instructions of a tensor unit.
+
+UNIT_LOOPS = {
+    "unit_load_input": 2,
+    "unit_load_weight": 2,
+    "unit_load_sums": 2,
+    "unit_set": 2,
+    "unit_matmul": 3,
+    "unit_store_sums": 2,
+}
+"""Number of loops that each instruction of a tensor unit replaces (:mod:`microc.isa.vocabulary.matrix_products`)."""
+_INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
+
+
+def _tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.PrimFunc:
+    """Mark ``loop``, with the loops in it and their only block, as an instruction of the tensor unit.
+
+    The block must have the effect of the instruction. ``loop`` may also be the name of a block that blockize made.
+    Lowering replaces the loops by calls only after it has separated tails from whole tiles, because the instructions
+    accept any extents."""
+    old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
+    loops: list[ir.For] = []
+    inner = old
+    while isinstance(inner, ir.For):
+        loops.append(inner)
+        inner = inner.body
+    if not isinstance(inner, ir.Block) or len(loops) != UNIT_LOOPS[instruction_name]:
+        raise _unit_instruction_error(
+            loop,
+            instruction_name,
+            f"wrong loops; got {len(loops)} around {'one block' if isinstance(inner, ir.Block) else 'several statements'}, "
+            f"expected {UNIT_LOOPS[instruction_name]} around one block",
+        )
+    if inner.init is not None:
+        raise _unit_instruction_error(
+            loop, instruction_name, "the reduction is not decomposed: decompose_reduction first"
+        )
+    if not _matches_unit_instruction(drop_blocks(inner.body), instruction_name):
+        raise _unit_instruction_error(
+            loop, instruction_name, f"block {inner.name!r} does not have the effect of the instruction"
+        )
+    marked: ir.Stmt = inner
+    for x in reversed(loops):
+        notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, instruction_name))
+        marked = ir.For(x.var, x.extent, marked, x.kind, notes)
+    return replace(func, body=replace_stmt(func.body, old, marked))
+
+
+def _unit_instruction_error(loop_name: str, instruction_name: str, reason: str) -> ScheduleError:
+    """Build the ScheduleError that explains why a loop cannot become the tensor unit's instruction
+    ``instruction_name``."""
+    return ScheduleError(
+        f"tensorize {loop_name!r} with {instruction_name}: {reason}",
+        hint="move operands to the unit's memories by cache_read or set_scope: " + ", ".join(ir.UNIT_SCOPES),
+    )
+
+
+def _matches_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
+    """Test whether the statement of a block has the effect of a tensor unit's instruction on one element.
+
+    For a matrix product the effect is adding one term to a sum."""
+    match instruction_name, body:
+        case "unit_matmul", ir.Store(
+            sums, indices, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
+        ):
+            scopes = {x.buffer.scope for x in (a, b) if isinstance(x, ir.Load) and x.dtype == "int8"}
+            return sums.scope == _SUMS and old == ir.Load(sums, indices) and scopes == {_INPUT, _WEIGHT}
+        case "unit_set", ir.Store(to, _, ir.Const()):
+            return to.scope == _SUMS
+        case "unit_store_sums", ir.Store(to, _, ir.Load(source)):
+            return source.scope == _SUMS and to.scope not in ir.UNIT_SCOPES
+        case "unit_load_input" | "unit_load_weight" | "unit_load_sums", ir.Store(to, _, ir.Load(source)):
+            scope = {"unit_load_input": _INPUT, "unit_load_weight": _WEIGHT, "unit_load_sums": _SUMS}[instruction_name]
+            dtype = "int32" if scope == _SUMS else "int8"
+            return to.scope == scope and to.dtype == dtype and source.scope not in (*ir.UNIT_SCOPES, "register")
+        case _:
+            return False
 
 
 # ---- The primitive tensorize_pairs: two columns of a product of bytes share words of weights (SWAR)
