@@ -38,7 +38,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
-from microc.tir.extents import DependsOnSize
+from microc.tir.extents import DependsOnSize, declare_sizes_in_texts
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.symbolic import require_constant_sizes, require_function, specialize
@@ -343,7 +343,9 @@ def compile_sized_function(
         for sizes, schedule in zip(family.small, small, strict=True)
     )
     try:
-        symbolic = make_schedule({size.label: family.domain.extent_of(size.scalar) for size in family.sizes})
+        extents = {size: family.domain.extent_of(size.scalar) for size in family.sizes}
+        with declare_sizes_in_texts({size.scalar.name: extent for size, extent in extents.items()}):
+            symbolic = make_schedule({size.label: extent for size, extent in extents.items()})
         func = lower(_keep_private_slices(symbolic).func)
         func = kernel_builder.write_sizes(func, arrays, direct, constant_names(lower(largest.func)))
     except (StructureMismatch, DependsOnSize) as error:

@@ -16,7 +16,9 @@ A program that needs a number, for example as the extent of a ``range``, gets :c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import gcd, prod
 from types import MappingProxyType
 from typing import Any
@@ -301,6 +303,27 @@ def _modulo(a: Any, b: Any) -> Any:
     if not np.all(divisor):
         raise DependsOnSize(f"{b} may be 0, by which {a} is divided")
     return domain._make_opaque("floormod", a, b, dividend % divisor + domain._evaluate({}))
+
+
+# ---- Extents in texts. A program may write sizes into a text of TIR, where they appear as the names of their variables.
+
+_SIZES_IN_TEXTS: ContextVar[Mapping[str, Any]] = ContextVar("_SIZES_IN_TEXTS", default=MappingProxyType({}))
+
+
+@contextmanager
+def declare_sizes_in_texts(sizes: Mapping[str, Any]) -> Iterator[None]:
+    """Let texts that are parsed in this context read undeclared names as the extents ``sizes``."""
+    token = _SIZES_IN_TEXTS.set(sizes)
+    try:
+        yield
+    finally:
+        _SIZES_IN_TEXTS.reset(token)
+
+
+def find_size_in_texts(name: str) -> ir.Const | None:
+    """Return the size of this name as a literal, if :func:`declare_sizes_in_texts` declares it."""
+    size = _SIZES_IN_TEXTS.get().get(name)
+    return None if size is None else ir.const(size, "int32")
 
 
 # ---- Functions of numbers, each of which may be an extent.

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeGuard
 from microc.base import dtypes
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
+from microc.tir.extents import find_size_in_texts
 from microc.tir.operators import BINARY, TOKENS
 from microc.tir.text.print import INFIX, TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
 
@@ -227,6 +228,8 @@ class ExprReader:
     def read_name(self, node: ast.expr, name: str) -> ir.Expr:
         """Read a variable or a constant. ModelError if nothing of this name is declared."""
         value = self.names.get(unescape_keyword(name))
+        if value is None:
+            value = find_size_in_texts(name)
         if value is None or isinstance(value, ir.Buffer):
             raise_parse_error(node, f"{name} is not a variable that is declared here")
         return value if self.reads_indices or name not in self.wide else ir.Cast("int64", value)

@@ -427,8 +427,7 @@ def _default_block_name(suite: ir.Stmt) -> str:
 
 
 def _simplify_extent(extent: ir.Expr) -> Any:
-    """Return the value of an extent that is an integer literal; any other extent is returned unchanged.
-
-    That is an expression over symbolic sizes (:mod:`microc.tir.symbolic`)."""
-    number = ir.int_value(extent)
+    """Return the value of an extent of literals; an expression over symbolic sizes (:mod:`microc.tir.symbolic`) is returned
+    unchanged."""
+    number = ir.int_value(extent if free_vars(extent) else simplify(extent))
     return extent if number is None else number

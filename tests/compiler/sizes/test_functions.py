@@ -186,6 +186,23 @@ def sums(x: T.Buffer((n,), "int32"), y: T.Buffer((n,), "int32"), n: T.int32):
         assert np.array_equal(library(x), np.cumsum(x * 2))
 
 
+def test_sizes_may_be_written_into_texts() -> None:
+    def doubled(n: int) -> Any:
+        return tir.from_text(f"""
+@T.prim_func
+def doubled(x: T.Buffer(({n}, 3), "int32"), y: T.Buffer(({n} + 1, {3 * n}), "int32")):
+    for i, j in T.grid({n + 1}, {3 * n}):
+        with T.block("y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            y[vi, vj] = T.if_then_else(vi < {n}, x[T.min(vi, {n - 1}), vj % 3] * 2, -1)
+""")
+
+    library = microc.build(doubled, bounds={"n": 10})
+    for n in (1, 2, 10):
+        x = np.arange(3 * n, dtype=np.int32).reshape(n, 3)
+        assert np.array_equal(library(x), [*np.tile(2 * x, n), [-1] * (3 * n)])
+
+
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
 def test_on_a_board(tmp_path: Any) -> None:
     program = microc.build(product(), board="mps2-an386", bounds={"n": 8, "m": 8, "k": 8})
