@@ -503,6 +503,7 @@ def test_an_emulated_board(microc: Command, tmp_path: Path, image: Path) -> None
     assert microc("compile", MODEL, "--board", "netduinoplus2", "-o", folder).code == 0
     said = microc("flash", folder)
     assert said.code == 2 and "not built" in said.err
+    assert "which has no serial port" in microc("flash", folder, "--port", "/dev/ttyACM0").err
     assert "of 1,048,576 bytes" in microc("build", folder).out
     said = microc("flash", folder)
     assert said.code == 0 and "the board answers" in said.out

@@ -745,7 +745,8 @@ def flash_project(
 ) -> tuple[tuple[tuple[str, ...], ...], bool]:
     """Flash a project's firmware; return the flashing commands, and True if the board then answered as this project.
 
-    An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
+    An emulated board is loaded through its debugger and queried at once; it has no ``port``. Hardware is queried if one is
+    given.
     ``dry_run``: return the commands without running them."""
     if is_remote(port):
         raise UsageError(
@@ -754,6 +755,12 @@ def flash_project(
             hint="flash it on the computer that serves it, then start microc serve there again",
         )
     selected = select_runner(project.board, runner)
+    if port and selected.emulated:
+        raise UsageError(
+            f"{project.board.name} is flashed in its emulator, which has no serial port",
+            where=port,
+            hint="leave out the port",
+        )
     port = find_board_port(project.board) if port == AUTO else port
     if dry_run:
         return flash_image(project.board, project.elf, runner=runner, port=port, dry_run=True), False
