@@ -511,7 +511,7 @@ class Options:
     flash: int = option_field(
         0,
         option_values.make_byte_count_check("a flash budget"),
-        "flash limit for weights plus code in bytes, e.g. 256K",
+        "flash limit for weights and kernels (the runtime does not count), e.g. 256K",
         details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="the board's capacity",
         word=option_values.parse_byte_count,
