@@ -31,7 +31,15 @@ def schemas_of(name: str) -> list[Any]:
     """The schemas of an operator's overloads that return new tensors; for quantisation those of exported programs."""
     import torch.ao.quantization.fx._decomposed
 
-    namespace = torch.ops.quantized_decomposed if "quantize_per" in name else torch.ops.aten
+    if name.endswith("_affine"):
+        pytest.importorskip("torchao.quantization", reason="needs torchao (pip install torchao)")
+    namespace = (
+        torch.ops.torchao
+        if name.endswith("_affine")
+        else torch.ops.quantized_decomposed
+        if "quantize_per" in name
+        else torch.ops.aten
+    )
     packet = getattr(namespace, name)
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     return [
