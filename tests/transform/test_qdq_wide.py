@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph
+from microc.graph.text import nested_graphs
+from microc.ops import registry
 from microc.ops.meaning import evaluate
-from tests.frontend.onnx_model import expected, ops, read
+from tests.frontend.onnx_model import expected, node, ops, read
 from tests.frontend.run import library
 from tests.support.campaign import in_turn
 from tests.transform.test_qdq import Net, node_of, recognised
@@ -187,6 +189,95 @@ def test_uint16_at_inputs_and_outputs_stays() -> None:
     np.testing.assert_array_equal(meant, expected(model, low_high)[0])
     product = node_of(recognised(graph), "mul")
     assert {recognised(graph).types[name].dtype for name in (*product.inputs, *product.outputs)} == {"int16"}
+
+
+def _branches(net: Wide) -> str:
+    """A uint16 value that one of two subgraphs quantises."""
+    scale, zero = (net.constant(array) for array in (np.float32(2e-4), np.uint16(33000)))
+    bodies = {}
+    for branch, source in (("then_branch", "x"), ("else_branch", "y")):
+        out = f"{branch}_out"
+        info = helper.make_tensor_value_info(out, TensorProto.UINT16, None)
+        bodies[branch] = helper.make_graph([node("QuantizeLinear", [source, scale, zero], [out])], branch, [], [info])
+    return net.op("If", net.op("Cast", net.op("ReduceMax", "x", keepdims=0), to=TensorProto.BOOL), **bodies)
+
+
+def _halvings(net: Wide) -> str:
+    """A uint16 value that iterations carry."""
+    scale, zero = (net.constant(array) for array in (np.float32(2e-4), np.uint16(33000)))
+    infos = {
+        name: helper.make_tensor_value_info(name, dtype, shape)
+        for name, dtype, shape in (
+            ("i", TensorProto.INT64, []),
+            ("go", TensorProto.BOOL, []),
+            ("old", TensorProto.UINT16, [4, 6]),
+            ("goes", TensorProto.BOOL, []),
+            ("new", TensorProto.UINT16, [4, 6]),
+        )
+    }
+    nodes = [
+        node("DequantizeLinear", ["old", scale, zero], ["real"]),
+        node("Mul", ["real", net.constant(np.float32(0.5))], ["half"]),
+        node("QuantizeLinear", ["half", scale, zero], ["new"]),
+        node("Identity", ["go"], ["goes"]),
+    ]
+    body = helper.make_graph(nodes, "body", list(infos.values())[:3], list(infos.values())[3:])
+    operands = net.constant(np.int64(3)), net.constant(np.array(True)), net.q("x", 2e-4, 33000, "uint16")
+    return net.op("Loop", *operands, body=body)
+
+
+def _move(code: str, *constants: Any, **attrs: Any) -> Callable[[Wide], str]:
+    """A uint16 value that an operator moves."""
+    return lambda net: net.op(code, net.q("x", 2e-4, 33000, "uint16"), *map(net.constant, constants), **attrs)
+
+
+UINT16_RESULTS: dict[str, Callable[[Wide], str]] = {
+    "reshape": _move("Reshape", np.array([6, 4])),
+    "transpose": _move("Transpose", perm=[1, 0]),
+    "slice": _move("Slice", np.array([1]), np.array([3])),
+    "gather": _move("Gather", np.array([2, 0])),
+    "expand": _move("Expand", np.array([2, 4, 6])),
+    "table": lambda net: net.op(
+        "Gather",
+        net.constant(np.arange(20000, 44000, 600, dtype=np.uint16).reshape(10, 4)),
+        net.op("Cast", net.op("Clip", "x", *map(net.constant, (np.float32(0), np.float32(9)))), to=TensorProto.INT32),
+    ),
+    "cast": lambda net: net.op("Cast", net.op("Abs", "x"), to=TensorProto.UINT16),
+    "branches": _branches,
+    "loop": _halvings,
+}
+"""Values of uint16 that other operators than a quantisation of floats compute."""
+
+
+@pytest.mark.parametrize("name", UINT16_RESULTS)
+def test_uint16_that_an_operator_computes_stays(name: str) -> None:
+    """It is computed as in the file and converted exactly, and every value has the dtype that inference says."""
+    net = Wide(x=(4, 6), y=(4, 6))
+    value = net.dq(UINT16_RESULTS[name](net), 2e-4, 33000, "uint16")
+    model = net.model(net.qdq(net.op("Relu", value), 3e-4, 500, "uint16"), net.op("Neg", "y"), opset=21)
+    graph = read(model)
+    found = recognised(graph)
+    for part in (found, *nested_graphs(found)):
+        for each in part.nodes:
+            inferred = registry.infer(each.op, each.attrs, [part.types[name] for name in each.inputs if name])
+            assert [kind.dtype for kind in inferred] == [part.types[name].dtype for name in each.outputs], each
+    graph = optimise_graph(graph, Options())
+    for inputs in data(graph):
+        meant, _ = evaluate(graph, inputs)
+        np.testing.assert_array_equal(meant[0], expected(model, list(inputs.values()))[0])
+
+
+def test_uint16_that_is_moved_is_computed_in_c() -> None:
+    """Values beside the zero point, the ends of the range, and an input that is only reshaped."""
+    net = Wide(x=(4, 6), y=(4, 6))
+    moved = [net.dq(_move("Transpose", perm=[1, 0])(net), 2e-4, 33000, "uint16")]
+    moved.append(net.dq(net.op("Reshape", "y", net.constant(np.array([6, 4]))), 2e-4, 33000, "uint16"))
+    model = net.model(*moved, opset=21)
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.UINT16
+    y = np.array([0, 1, 2, 32767, 32768, 32999, 33000, 33001, 65534, 65535] * 3, np.uint16)[:24].reshape(4, 6)
+    for x in (np.linspace(-7, 7, 24, dtype=np.float32).reshape(4, 6), np.full((4, 6), -100, np.float32)):
+        for result, wanted in zip(library(read(model))(x, y), expected(model, [x, y]), strict=True):
+            np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.parametrize(

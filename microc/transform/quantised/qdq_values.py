@@ -43,7 +43,7 @@ def _propagate_in_order_of_moves(types_by_value: dict[str, TensorType], moves: I
                 types_by_value[other] = replace(types_by_value[other], quant=quant)
 
 
-# ---- uint16 as int16. No integer kernel has uint16: integers and zero point are both reduced by 2**15, which changes neither the
+# ---- uint16 as int16. No integer kernel has uint16: integers and zero point are both reduced by 2**15. This changes neither the
 # numbers that they represent nor where they saturate.
 
 _UINT16_OFFSET = 1 << 15
@@ -52,40 +52,51 @@ _UINT16_OFFSET = 1 << 15
 def store_uint16_as_int16(graph: Graph) -> Graph:
     """Replace uint16 between ``quantize`` and ``dequantize`` by int16, in subgraphs too.
 
-    A uint16 value that other nodes read, an input or an output stays: it is dequantised and quantised to int16, or the
-    reverse, which is exact."""
-    consumers, kept = graph.consumers(), {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
+    Inputs, outputs and values that other nodes read or write keep uint16; a dequantize and a quantize convert them
+    exactly."""
+    kept = {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
     types, consts, nodes = dict(graph.types), dict(graph.consts), list[Node]()
-    inner = {
+    quantised = {node.outputs[0] for node in graph.nodes if _is_quantize_of_floats(node, graph)}
+    internal_values = {
         name
-        for name, users in consumers.items()
-        if types[name].dtype == "uint16" and name not in kept and all(user.op == "dequantize" for user in users)
+        for name, users in graph.consumers().items()
+        if types[name].dtype == "uint16"
+        and name not in kept
+        and (name in consts or name in quantised)
+        and all(user.op == "dequantize" for user in users)
     }
 
     for node in graph.nodes:
         regions = {name: store_uint16_as_int16(node.attr(name)) for name in registry.get(node.op).regions}
         node = replace(node, attrs={**node.attrs, **regions}) if regions else node
-        reads, writes = node.op == "dequantize", node.op == "quantize" and types[node.inputs[0]].dtype == "float32"
-        value = node.inputs[0] if reads else node.outputs[0]
-        if not (reads or writes) or graph.types[value].dtype != "uint16":
+        is_dequantize = node.op == "dequantize"
+        value = node.inputs[0] if is_dequantize else node.outputs[0]
+        if not (is_dequantize or value in quantised) or graph.types[value].dtype != "uint16":
             nodes.append(node)
             continue
         scales: dict[str, Attr] = {"scale": node.attr("scale"), "axis": node.attr("axis")}
         scales["zero_point"] = tuple(zero - _UINT16_OFFSET for zero in node.attr("zero_point"))
         to_int16: Mapping[str, Attr] = {**scales, "out_dtype": "int16", **EVEN}
-        if value in inner:
+        if value in internal_values:
             types[value] = replace(types[value], dtype="int16")
             if value in consts and consts[value].dtype == np.uint16:
                 consts[value] = (consts[value].astype(np.int32) - _UINT16_OFFSET).astype(np.int16)
-            nodes.append(replace(node, attrs=scales if reads else {**node.attrs, **to_int16}))
+            nodes.append(replace(node, attrs=scales if is_dequantize else {**node.attrs, **to_int16}))
             continue
         real = new_value(types, f"{value}_real", replace(graph.types[value], dtype="float32", quant=None))
         integers = new_value(types, f"{value}_int16", replace(graph.types[value], dtype="int16", quant=None))
-        first = replace(node, outputs=(real,)) if reads else replace(node, outputs=(integers,), attrs=to_int16)
-        from_int16 = Node("dequantize", (integers,), (node.outputs[0] if reads else real,), scales, node.loc)
-        last = Node("quantize", (real,), (integers,), to_int16, node.loc) if reads else replace(node, inputs=(real,))
-        nodes += [first, last, from_int16] if reads else [first, from_int16, last]
+        quantize = Node("quantize", (real,), (integers,), to_int16, node.loc)
+        dequantize = Node("dequantize", (integers,), (real,), scales, node.loc)
+        if is_dequantize:
+            nodes += replace(node, outputs=(real,)), quantize, replace(dequantize, outputs=node.outputs)
+        else:
+            nodes += replace(quantize, inputs=node.inputs), dequantize, replace(node, inputs=(real,))
     return graph.with_nodes(nodes, types=types, consts=consts)
+
+
+def _is_quantize_of_floats(node: Node, graph: Graph) -> bool:
+    """Test whether a node quantises float32 values."""
+    return node.op == "quantize" and graph.types[node.inputs[0]].dtype == "float32"
 
 
 def is_unary_function(node: Node) -> bool:
