@@ -335,9 +335,11 @@ def _make_reduction_converter(op: str, op_before: str, op_after: str) -> Callabl
         steps += [(op_after, {})] if op_after else []
         if data.dtype == "bool" and steps:
             steps = [("cast", {"dtype": "uint8"}), *steps, ("cast", {"dtype": "bool"})]
+        if data.dtype == "int32" and op_after == "sqrt":
+            data = context.cast(data, "int64")
         for k, (step, attrs) in enumerate(steps):
             operands = (data, data) if step == "mul" else (data,)
-            if step == "sqrt" and data.dtype == "int32":
+            if step == "sqrt" and data.dtype == "int64":
                 _write_integer_root(context, data)
                 return
             if k + 1 == len(steps):
@@ -349,20 +351,20 @@ def _make_reduction_converter(op: str, op_before: str, op_after: str) -> Callabl
     return convert_reduction
 
 
-_MAX_ROOT = 46340
-"""Root of the largest int32, rounded down."""
-
-
 def _write_integer_root(context: OpContext, squares: Value) -> None:
-    """Write the output: the root of an int32 sum of squares, rounded down.
+    """Write the output: the root of an int64 sum of squares, rounded down, or the largest int32 if it is larger.
 
-    Rounding the sum and its root to float32 changes the root by less than the distance to the next float32 below an
-    integer, so it is exact or one too large, which its square shows. A sum that overflows is taken as 0."""
-    positive = context.emit("maximum", (squares, context.scalar(0, "int32")))
+    The root in float32, truncated to an integer, has an error d below 1 + root * 2^-22. A step of Newton's method leaves
+    d^2 / (2 root) < 1, so its result, rounded down, is the root or one more, which its square shows. A sum of 2^63 and
+    more wraps around; its root exceeds int32, and ONNX does not define the result."""
+    positive = context.emit("maximum", (squares, context.scalar(0, "int64")))
     real = context.emit("sqrt", (context.cast(positive, "float32"),))
-    root = context.cast(context.emit("clip", (real,), {"minimum": 0.0, "maximum": float(_MAX_ROOT)}), "int32")
+    start = context.emit("maximum", (context.cast(real, "int64"), context.scalar(1, "int64")))
+    both = context.emit("add", (start, context.emit("div", (positive, start))))
+    root = context.emit("div", (both, context.scalar(2, "int64")))
     excess = context.emit("greater", (context.emit("mul", (root, root)), positive))
-    context.result("sub", (root, context.cast(excess, "int32")))
+    exact = context.emit("sub", (root, context.cast(excess, "int64")))
+    context.result("cast", (context.emit("minimum", (exact, context.scalar(2**31 - 1, "int64"))),), {"dtype": "int32"})
 
 
 for _op_type, _op, _op_before, _op_after in (
