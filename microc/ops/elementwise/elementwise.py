@@ -480,15 +480,15 @@ def interpolate_table(read_table: Callable[[Any], Any], x: Any) -> Any:
 
 def fit_interpolation_table(results: Array) -> Array | None:
     """Return a table of POINTS int16 points whose interpolation is within one of ``results``, the int16 results of a
-    function for all 65536 inputs in ascending order; None if it is not.
+    function for all 65536 inputs in ascending order; None if a result differs by more.
 
     As in TFLite, a point is corrected by half of the interpolation error in the middle of the segment behind it."""
     exact = results.astype(np.int64)
     starts, middles, ends = exact[::128], exact[64::128], np.append(exact[128::128], exact[-1])
     points = np.append(np.rint(starts - (starts + ends - 2 * middles) / 4), exact[-1]).clip(-32768, 32767)
     table = points.astype(np.int64)
-    found = interpolate_table(lambda index: table[index], np.arange(-32768, 32768))
-    return table.astype(np.int16) if abs(found - exact).max() <= 1 else None
+    interpolated = interpolate_table(lambda index: table[index], np.arange(-32768, 32768))
+    return table.astype(np.int16) if abs(interpolated - exact).max() <= 1 else None
 
 
 # ---- Functions whose int16 form TFLite's kernels interpolate. Arguments and results are float32; ``lowest_value`` is the least

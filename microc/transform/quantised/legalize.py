@@ -127,7 +127,7 @@ _INT16_BY_MULTIPLIER = frozenset(("abs", "clip", "leaky_relu", "quantize", "relu
 
 def interpolate_int16_functions(graph: Graph) -> Graph:
     """Replace functions of one int16 value by an interpolation between 513 points, where each of the 65536 results
-    differs by at most one from ONNX's, as computed here."""
+    differs by at most one from ONNX's result, which is computed for every input."""
     types, consts, nodes = dict(graph.types), dict(graph.consts), list[Node]()
     for node in graph.nodes:
         if regions := registry.get(node.op).regions:
