@@ -32,8 +32,9 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops import registry
 from microc.ops.arithmetic import ACTIVATION_FUNCTIONS, Rewrite
-from microc.ops.attributes import DYNAMIC, SURFACE, Attribute, choice, flag, names, numbers, real
+from microc.ops.attributes import DYNAMIC, SURFACE, Attribute, Rounding, choice, flag, names, numbers, real
 from microc.ops.recurrent.cells import (
     EMIT_STEP,
     OPTIONAL_OPERANDS,
@@ -236,8 +237,10 @@ def _emit_products_of_all_steps(rewrite: Rewrite, layer: RecurrentLayer, data: s
     rewrite.emit("reshape", (data,), flat, {"shape": rewrite.type(flat).shape})
     operands = [layer.operands[name] for name in ("weights", "bias") if name in layer.operands]
     products = rewrite.add_value("products", (first * second, width), "float32")
+    # The pass ``dynamic_range``, and quantisation, read attributes of this layer before inference completes them.
+    attrs: Mapping[str, Attr] = {**registry.get("dense").defaults, "rounding": Rounding.NONE}
     dynamic: Mapping[str, Attr] = {"dynamic": layer.attr("dynamic")} if layer.attr("dynamic") else {}
-    rewrite.emit("dense", (flat, *operands), products, {"rounding": "", **dynamic})
+    rewrite.emit("dense", (flat, *operands), products, {**attrs, **dynamic})
     sums = rewrite.add_value("sums", sums_type.shape, "float32")
     return rewrite.emit("reshape", (products,), sums, {"shape": sums_type.shape})
 
