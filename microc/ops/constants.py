@@ -26,6 +26,8 @@ from microc.numerics import INT32_MAX, INT32_MIN
 _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 """Largest permitted magnitude of a sum, by dtype. Sums in int64 are bounded by arithmetic in float64, so their limit
 leaves one bit for its rounding."""
+_MAX_STEP = 255
+"""Largest magnitude of a result of ``dynamic_quantize``: the difference of two int8 numbers."""
 
 
 class NumberUse(StrEnum):
@@ -259,28 +261,36 @@ def product_sum_overflow_message(checked_node: CheckedNode, products_per_sum: in
     )
 
 
-def ends_of_products(weights: Array, dtype: str) -> tuple[Array, Array]:
-    """Return the least and the largest sum of products of integer weights (channels, ...) and any data of a dtype, for each
-    channel, as float64."""
-    low, high = dtypes.int_range(dtype)
+def ends_of_products(weights: Array, data_range: tuple[int, int]) -> tuple[Array, Array]:
+    """Return the least and the largest sum of products of integer weights (channels, ...) and any data of the range ``(least,
+    largest)``, for each channel, as float64."""
+    low, high = data_range
     rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
     return np.minimum(rows * low, rows * high).sum(axis=1), np.maximum(rows * low, rows * high).sum(axis=1)
+
+
+def _bound_data(checked_node: CheckedNode) -> tuple[int, int]:
+    """Return ``(least, largest)``: the range of the first operand's dtype, or of the results of ``dynamic_quantize``."""
+    low, high = dtypes.int_range(checked_node.types[0].dtype)
+    maker = checked_node.producers[0] if checked_node.producers else None
+    if maker is None or maker.op != "dynamic_quantize":
+        return low, high
+    return max(low, -_MAX_STEP), min(high, _MAX_STEP)
 
 
 def largest_partial_sum(checked_node: CheckedNode, products_per_sum: int) -> float:
     """Return the largest magnitude that any partial sum of bias and products of data and weights (channels, ...) can
     have.
 
-    The data may be any values of their dtype. As every integer dtype contains zero, each partial sum is at least the
+    The data may be any values of their range. As every integer dtype contains zero, each partial sum is at least the
     bias plus all negative products, and at most the bias plus all positive products. A bias that is computed at run
     time is bounded by its dtype, or by the ``clip`` node that computes it."""
-    low, high = dtypes.int_range(checked_node.types[0].dtype)
-    weights = checked_node.data[1]
+    data_range, weights = _bound_data(checked_node), checked_node.data[1]
     if weights is None:
-        ends = [x * y for x in (low, high) for y in dtypes.int_range(checked_node.types[1].dtype)]
+        ends = [x * y for x in data_range for y in dtypes.int_range(checked_node.types[1].dtype)]
         above, below = np.array([products_per_sum * float(max(ends))]), np.array([products_per_sum * float(min(ends))])
     else:
-        below, above = ends_of_products(weights, checked_node.types[0].dtype)
+        below, above = ends_of_products(weights, data_range)
     if len(checked_node.types) > 2:
         bias, maker = checked_node.data[2], checked_node.producers[2] if len(checked_node.producers) > 2 else None
         ends_of_bias: tuple[Any, Any] = dtypes.int_range(checked_node.types[2].dtype)

@@ -12,6 +12,7 @@ from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
+from microc.ops import registry
 from microc.ops.control import evaluate_graph
 from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import PassContext, run_passes
@@ -26,10 +27,12 @@ from tests.ops.oracle import single
 RNG = np.random.default_rng(2)
 
 
-def layer(asymmetric: bool) -> Graph:
+def layer(asymmetric: bool, weights: Array | None = None) -> Graph:
+    """A dense layer of TFLite on float data (3, inputs); ``weights``: int8 (4, inputs), random ones if absent."""
+    weights = RNG.integers(-127, 128, (4, 8)).astype(np.int8) if weights is None else weights
     tensors = (
-        Tensor("x", (3, 8)),
-        constant("w", RNG.integers(-127, 128, (4, 8)).astype(np.int8), scale=(0.02,), zero_point=(0,)),
+        Tensor("x", (3, weights.shape[1])),
+        constant("w", weights, scale=(0.02,), zero_point=(0,)),
         constant("b", RNG.normal(size=4).astype(np.float32)),
         Tensor("y", (3, 4)),
     )
@@ -41,6 +44,17 @@ def layer(asymmetric: bool) -> Graph:
 def test_weights_are_floats_unless_asked() -> None:
     graph = layer(False)
     assert quantise_dynamically(graph, PassContext()) is graph
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(66311, ""), (66312, "sums can overflow int32; got up to 2147514120")])
+def test_sums_of_quantised_rows_fill_int32(depth: int, expected: str) -> None:
+    """Ones become 255, the largest integer that a row can have: 66,311 products by 127 fit int32."""
+    graph = layer(True, np.full((4, depth), 127, np.int8))
+    graph = quantise_dynamically(graph, PassContext(options={"hybrid": "dynamic"}))
+    quantise, dense = (node for node in graph.nodes if node.op in ("dynamic_quantize", "dense"))
+    steps, _ = registry.get("dynamic_quantize").reference(quantise.attrs, [np.ones((3, depth), np.float32)])
+    assert (steps == 255).all()
+    assert registry.node_constant_error_message(dense, graph, graph.producer()).partition(", expected")[0] == expected
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])

@@ -239,7 +239,7 @@ def _largest_sums(graph: Graph, anchor: Node, bias: Array, bound: int) -> Array:
     weights = graph.consts.get(anchor.inputs[1]) if anchor.op in ("conv2d", "dense") else None
     if weights is None or not dtypes.is_integer(str(weights.dtype)):
         return by_bound
-    low, high = ends_of_products(weights, graph.types[anchor.inputs[0]].dtype)
+    low, high = ends_of_products(weights, dtypes.int_range(graph.types[anchor.inputs[0]].dtype))
     largest: Array = np.minimum(by_bound, np.maximum(-low, high).astype(np.int64))
     return largest
 
