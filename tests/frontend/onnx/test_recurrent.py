@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -245,11 +246,18 @@ def test_products_of_all_steps_are_quantised_dynamically() -> None:
 @pytest.mark.parametrize(
     ("name", "array", "said"),
     [
-        ("w", np.zeros((1, DEPTH, 4 * UNITS), np.float32), "got weights of float32"),
-        ("wz", np.zeros(1, np.int32), "zero points of int32"),
-        ("w", np.zeros((1, 0, 4 * UNITS), np.int8), "got no weights"),
-        ("ws", np.array([np.nan], np.float32), "no positive number"),
-        ("ws", np.ones(3, np.float32), "with scales"),
+        ("w", np.zeros((1, DEPTH, 4 * UNITS), np.float32), "W: got float32 with zero points of int8, expected int8 or"),
+        ("rz", np.zeros(1, np.int32), "R: got int8 with zero points of int32"),
+        ("w", np.zeros((DEPTH, 4 * UNITS), np.int8), "W: got shape (5, 12), expected three axes, the first of 1"),
+        ("w", np.zeros((1, 0, 4 * UNITS), np.int8), "W: got shape (1, 0, 12), expected at least one element"),
+        ("rs", np.array([np.nan], np.float32), "R_scale: got nan, expected positive finite numbers"),
+        ("ws", np.zeros(1, np.float32), "W_scale: got 0.0, expected positive finite numbers"),
+        ("ws", np.ones((1, 1), np.float32), "W_scale: got float32 (1, 1), expected float32 (1,) or (1, 12)"),
+        *(
+            ("rs", np.ones(1, dtype), f"R_scale: got {np.dtype(dtype)} (1,), expected float32 (1,) or (1, 12)")
+            for dtype in (np.int32, np.bool_, np.float16, np.float64)
+        ),
+        ("wz", np.zeros((1, 4 * UNITS), np.int8), "W_zero_point: got shape (1, 12), expected (1,), as W_scale has"),
     ],
 )
 def test_wrong_integers_of_dynamically_quantised_lstm(name: str, array: Array, said: str) -> None:
@@ -261,5 +269,14 @@ def test_wrong_integers_of_dynamically_quantised_lstm(name: str, array: Array, s
     }
     names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
     layer = node("DynamicQuantizeLSTM", names, domain="com.microsoft", hidden_size=UNITS)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=re.escape(said)):
         read(proto([layer], {"x": (STEPS, BATCH, DEPTH)}, {**arrays, name: array}, ["y"]))
+
+
+@pytest.mark.parametrize("code", ["LSTM", "GRU", "RNN"])
+def test_wrong_hidden_size(code: str) -> None:
+    made = model(code)
+    (size,) = [each for each in made.graph.node[0].attribute if each.name == "hidden_size"]
+    size.i = UNITS + 1
+    with pytest.raises(ModelError, match="hidden_size: got 4, expected 3, as the weights R have"):
+        read(made)

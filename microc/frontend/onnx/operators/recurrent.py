@@ -220,36 +220,47 @@ def convert_dynamic_quantize_lstm(
 ) -> None:
     """Convert DynamicQuantizeLSTM to an LSTM in float32 with dequantised weights.
 
-    ONNX Runtime's operator also quantises data and state at every time step, as ``--hybrid dynamic`` does, by a scale for
-    each row. The float32 LSTM does not, so its results are closer to those of the trained network."""
-    w_matrices = _split_integers(context, w, w_scale, w_zero_point, attributes)
-    r_matrices = _split_integers(context, r, r_scale, r_zero_point, attributes)
+    ONNX Runtime's operator also quantises the data, by one scale for all time steps, and the state at every step.
+    ``--hybrid dynamic`` quantises both by a scale for each row. The float32 LSTM does neither, so its results are closer
+    to those of the trained network."""
+    w_matrices = _split_integers(context, "W", w, w_scale, w_zero_point, attributes)
+    r_matrices = _split_integers(context, "R", r, r_scale, r_zero_point, attributes)
     layer = Layer("lstm", x, w_matrices, r_matrices, operands, attributes, initial_c, p, input_forget, is_dynamic=True)
     _write_layer(context, layer)
 
 
 def _split_integers(
-    context: OpContext, weights: Array, scales: Array, zero_points: Array | None, attributes: RecurrentAttributes
+    context: OpContext,
+    name: str,
+    weights: Array,
+    scales: Array,
+    zero_points: Array | None,
+    attributes: RecurrentAttributes,
 ) -> list[Value]:
     """Return the weights of each direction of DynamicQuantizeLSTM, dequantised, in the layout of LSTM, (4 * hidden, inputs).
 
     ``weights`` have the layout (directions, inputs, 4 * hidden). There is one scale, and one zero point, for each
     direction, or for each direction and each of the 4 * hidden columns. Weights minus their zero point are int8 if they
-    fit, else int16."""
+    fit, else int16. ``name``: W or R, for errors."""
     zeros = np.zeros(scales.shape, weights.dtype) if zero_points is None else zero_points
     count = len(_list_directions(attributes))
-    allowed = ((count,), (count, *weights.shape[2:]))
     if weights.dtype not in (np.int8, np.uint8) or zeros.dtype != weights.dtype:
         context.broken(
-            f"got weights of {weights.dtype} and zero points of {zeros.dtype}, expected int8 or uint8 for both"
+            f"{name}: got {weights.dtype} with zero points of {zeros.dtype}, expected int8 or uint8 for both"
         )
-    if weights.ndim != 3 or len(weights) != count or scales.shape not in allowed or zeros.shape != scales.shape:
+    if weights.ndim != 3 or len(weights) != count:
+        context.broken(f"{name}: got shape {weights.shape}, expected three axes, the first of {count}")
+    if not weights.size:
+        context.broken(f"{name}: got shape {weights.shape}, expected at least one element")
+    allowed = ((count,), (count, weights.shape[2]))
+    if scales.dtype != np.float32 or scales.shape not in allowed:
         context.broken(
-            f"got weights of shape {weights.shape} with scales {scales.shape} and zero points {zeros.shape}, expected three "
-            f"axes, {count} matrices, and one scale for each of {allowed[0]} or of {allowed[1]}"
+            f"{name}_scale: got {scales.dtype} {scales.shape}, expected float32 {allowed[0]} or {allowed[1]}"
         )
-    if not weights.size or not (np.isfinite(scales) & (scales > 0)).all():
-        context.broken("got no weights, or a scale that is no positive number, expected some of each")
+    if zeros.shape != scales.shape:
+        context.broken(f"{name}_zero_point: got shape {zeros.shape}, expected {scales.shape}, as {name}_scale has")
+    if (invalid := scales[~(np.isfinite(scales) & (scales > 0))]).size:
+        context.broken(f"{name}_scale: got {invalid[0]}, expected positive finite numbers")
     directions = []
     for matrix, scale, zero in zip(weights, scales.reshape(count, -1), zeros.reshape(count, -1), strict=True):
         levels = matrix.T.astype(np.int16) - zero[:, None].astype(np.int16)
@@ -284,6 +295,8 @@ def _check_shapes(context: OpContext, layer: Layer) -> None:
     if x.rank != 3:
         context.broken(f"got data of shape {x.shape}, expected three axes")
     units, batch = layer.unit_count, x.shape[1 - layer.time_axis]
+    if layer.attributes.hidden_size not in (None, units):
+        context.broken(f"hidden_size: got {layer.attributes.hidden_size}, expected {units}, as the weights R have")
     rows = _GATE_COUNTS[layer.op] * units
     state = (batch, count, units) if layer.attributes.layout else (count, batch, units)
     expected: Sequence[tuple[str, Value | None, tuple[int, ...]]] = (
