@@ -36,30 +36,29 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
         from microc.frontend.trees import sklearn
 
         return sklearn.read_estimator(model, sklearn.single_input_shape(input_shapes, type(model).__name__))
-    if "torch" in packages and hasattr(model, "graph_signature"):
-        from microc.frontend.torch import reader
-
-        if input_shapes:
-            raise UsageError(
-                "input_shapes: an exported program has fixed shapes",
-                hint="export the program again with example inputs of this shape",
-            )
-        return reader.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
         return _read_keras_object(model, input_shapes)
     if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _read_model_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
-    if "torch" in packages and hasattr(model, "forward") and hasattr(model, "state_dict"):
+    if "torch" in packages:
         from microc.frontend.torch import reader
 
-        if input_shapes:
-            raise UsageError(
-                "input_shapes cannot be combined with a PyTorch module: example_inputs define the shapes",
-                hint="leave out input_shapes",
-            )
-        program = reader.export_module(model, example_inputs)
-        reader.warn_training_mode(model)
-        return reader.read_program(program, type(model).__name__)
+        if hasattr(model, "graph_signature"):
+            if input_shapes:
+                raise UsageError(
+                    "input_shapes: an exported program has fixed shapes",
+                    hint="export the program again with example inputs of this shape",
+                )
+            return reader.read_program(model)
+        if reader.is_module(model):
+            if input_shapes:
+                raise UsageError(
+                    "input_shapes cannot be combined with a PyTorch module: example_inputs define the shapes",
+                    hint="leave out input_shapes",
+                )
+            program = reader.export_module(model, example_inputs)
+            reader.warn_training_mode(model)
+            return reader.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
     raise UsageError(
         f"got a model of type {type(model).__name__}, expected a supported model object", hint=f"give {hint}"

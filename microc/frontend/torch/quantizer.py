@@ -463,7 +463,9 @@ def _is_float_tensor(node: Any) -> bool:
 
 
 def _is_move(node: Any) -> bool:
-    """Test whether a node's results are elements of its operand. One of several results of a layer (lstm) is computed."""
+    """Test whether a node's results are elements of its operand.
+
+    A getitem of a layer's results (lstm) is no move, because the layer computes them."""
     operator = _read_operator(node)
     return operator in _MOVES and (operator != "getitem" or _read_operator(node.args[0]) in _MOVES)
 

@@ -426,8 +426,9 @@ def _combine_errors(file: str, refusals: Sequence[UnsupportedError]) -> Unsuppor
 # ---- Export of a PyTorch module to a program, for the shapes of example inputs.
 
 _LONGEST = 300
-_PACKED_MODULES = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
-"""Packages of the modules of eager quantisation, which keep weights in objects of a kernel library."""
+_PACKED_WEIGHTS = ("_packed_params", "_packed_weight_ih", "_all_weight_values")
+"""Attributes of modules of eager quantisation whose weights are packed for FBGEMM or QNNPACK: layers, recurrent cells,
+recurrent layers."""
 
 
 def is_module(model: Any) -> bool:
@@ -475,7 +476,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             hint="give the module that it was scripted from",
         )
     for name, part in module.named_modules():
-        if type(part).__module__.startswith(_PACKED_MODULES):
+        if type(part).__module__.startswith("torch.ao.nn.") and any(hasattr(part, key) for key in _PACKED_WEIGHTS):
             raise UnsupportedError(
                 f"{name or where}: got {type(part).__module__}.{type(part).__name__}, whose packed weights torch.export "
                 "does not export; expected a float module",

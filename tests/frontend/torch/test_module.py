@@ -94,6 +94,22 @@ def test_packed_modules_of_eager_quantisation_are_refused(torch: Any, kind: str)
         microc.compile(packed, example_inputs=(torch.zeros(2, 1, 4),))
 
 
+def test_float_functional_is_exported(torch: Any) -> None:
+    """A float module that is prepared for eager quantisation: its sums are modules of torch.ao.nn.quantized."""
+
+    class Residual(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.sum = torch.nn.Linear(4, 4), torch.ao.nn.quantized.FloatFunctional()
+
+        def forward(self, x: Any) -> Any:
+            return self.sum.add(self.layer(x), x)
+
+    module, x = Residual().eval(), torch.linspace(-1, 1, 8).reshape(2, 4)
+    found = microc.compile(module, example_inputs=(x,))(x.numpy())
+    np.testing.assert_allclose(found, module(x).detach().numpy(), atol=BOUND)
+
+
 def test_without_pytorch() -> None:
     """Classes tell; nothing is imported for that."""
     looks = type("Net", (), {"__module__": "torch.nn", "forward": None, "state_dict": None})()
