@@ -261,10 +261,11 @@ def test_a_board_names_its_second_core_and_what_starts_it(removed: str, tmp_path
         load_board(tmp_path / "board.toml")
 
 
-def test_the_second_core_is_part_of_the_ram() -> None:
+@pytest.mark.parametrize(("name", "static_bytes"), [("mps2-an521", CORE1_RAM), ("esp32-s3", 1600)])
+def test_the_second_core_is_part_of_the_ram(name: str, static_bytes: int) -> None:
     """Its stack and what starts it are static: estimates, and what a board leaves to its network, count them."""
-    board = load_board("mps2-an521")
+    board = load_board(name)
     one, two = (microc.compile(digits.INT8, board=board, cores=n).report() for n in (1, 2))
-    fixed = CORE1_RAM + board.raw["fork"]["stack_bytes"]
+    fixed = static_bytes + board.raw["fork"]["stack_bytes"]
     assert two["ram"] - two["arena"] - two["stack_bound"] == one["ram"] - one["arena"] - one["stack_bound"] + fixed
     assert board_capacity(board).ram - board_capacity(board, cores=2).ram == fixed

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 SPARE = 96
 """Bytes of each memory that the planner leaves free, for alignment and for variables of the C library."""
 CORE1_RAM = 160
-"""Bytes of the second core's mailbox, vector table and clock, without its stack: 96 as linked for mps2-an521, and 64 for the
-alignment of the table."""
+"""Bytes of the second core's mailbox, vector table and clock, without its stack, unless the board's file says ``static_bytes``:
+96 as linked for mps2-an521, and 64 for the alignment of the table."""
 RUNTIME_RAM = 48
 """Bytes of small variables of the runtime, without the ring buffer of the console and the two frame buffers of the
 RPC."""
@@ -194,7 +194,12 @@ def _ram_bytes_of_core1(modules: Sequence[Module], board: Board) -> int:
     """Return the number of bytes of RAM that the second core needs, its stack included; 0 if no network uses it."""
     if all(core_count_of(module) == 1 for module in modules):
         return 0
-    return CORE1_RAM + core1_stack_bytes(board, max(map(stack_bound, modules)))
+    return _core1_ram_bytes(board, max(map(stack_bound, modules)))
+
+
+def _core1_ram_bytes(board: Board, stack_bound: int) -> int:
+    """Return the number of bytes of variables and stack of the second core, which runs kernels of this stack bound."""
+    return int(board.raw["fork"].get("static_bytes", CORE1_RAM)) + core1_stack_bytes(board, stack_bound)
 
 
 def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> BoardCapacity:
@@ -205,7 +210,7 @@ def board_capacity(board: Board, *, external: bool = False, cores: int = 1) -> B
     """
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + runtime_ram_bytes(board, "rpc")
     if 1 < cores <= board.target.max_cores:
-        fixed += CORE1_RAM + core1_stack_bytes(board, 0)
+        fixed += _core1_ram_bytes(board, 0)
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
