@@ -77,8 +77,8 @@ CASES: Mapping[str, Start] = {
 assert set(CASES) == {name for name, _ in PASSES}
 
 
-def _text(name: str) -> str:
-    before = CASES[name]()
+def _text(name: str, start: Start) -> str:
+    before = start()
     for passed, after in lowering_stages(before):
         if passed == name and after != before:
             return f"# before {name}\n{to_text(before)}\n# after\n{to_text(after)}"
@@ -86,4 +86,8 @@ def _text(name: str) -> str:
     raise AssertionError(f"{name} changes nothing")
 
 
-TEXTS: Mapping[str, Callable[[], str]] = {f"lowering/{name}.tir": partial(_text, name) for name in CASES}
+TEXTS: Mapping[str, Callable[[], str]] = {
+    **{f"lowering/{name}.tir": partial(_text, name, start) for name, start in CASES.items()},
+    "lowering/lanes_in_words.tir": partial(_text, "lanes", partial(scheduled, "concat_m4")),
+}
+"""Loops of kind ``vectorized`` without a number of lanes become copies of words."""
