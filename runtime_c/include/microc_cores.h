@@ -4,7 +4,8 @@
  * network that is compiled with --cores 2 calls fork and join, and microc_port_init() of a firmware calls init.
  *
  * Fork and join are called from one context (main), in turn: forks do not nest, and a function that was forked forks nothing. It has
- * a stack of MICROC_FORK_STACK_BYTES bytes, takes no interrupt and returns before its kernel ends.
+ * a stack of MICROC_FORK_STACK_BYTES bytes and returns before its kernel ends. The other core takes no interrupts, except in the
+ * port of ESP-IDF, which keeps room for their frames.
  */
 #ifndef MICROC_CORES_H
 #define MICROC_CORES_H

@@ -17,36 +17,36 @@
 #error "this port needs two cores: remove CONFIG_FREERTOS_UNICORE, or compile the network with --cores 1"
 #endif
 
-/* What FreeRTOS itself needs of a task's stack: the frame of an interrupt and the registers of coprocessors, of which the
- * ESP32-S3 has most. Interrupt handlers have a stack of their own. */
+/* Bytes of a task's stack for FreeRTOS: the frame of an interrupt and the registers of coprocessors, of which the ESP32-S3 has
+ * most. Interrupt handlers have a stack of their own. The board's file counts these bytes and the variables (static_bytes). */
 #define FRAME_BYTES 1024u
 
 static StackType_t stack[(MICROC_FORK_STACK_BYTES + FRAME_BYTES) / sizeof(StackType_t)];
 static StaticTask_t task;
-static StaticSemaphore_t asked_buffer;
+static StaticSemaphore_t work_available_buffer;
 static StaticSemaphore_t done_buffer;
-static SemaphoreHandle_t asked;
+static SemaphoreHandle_t work_available;
 static SemaphoreHandle_t done;
 static TaskHandle_t worker;
 
 static struct {
     void (*function)(const void *);
     const void *argument;
-} mail;
+} job;
 
 static void work(void *unused)
 {
     (void)unused;
     for (;;) {
-        (void)xSemaphoreTake(asked, portMAX_DELAY);
-        mail.function(mail.argument);
+        (void)xSemaphoreTake(work_available, portMAX_DELAY);
+        job.function(job.argument);
         (void)xSemaphoreGive(done);
     }
 }
 
 void microc_port_cores_init(void)
 {
-    asked = xSemaphoreCreateBinaryStatic(&asked_buffer);
+    work_available = xSemaphoreCreateBinaryStatic(&work_available_buffer);
     done = xSemaphoreCreateBinaryStatic(&done_buffer);
     worker = xTaskCreateStaticPinnedToCore(
         work, "microc", sizeof stack, NULL, uxTaskPriorityGet(NULL), stack, &task, 1 - xPortGetCoreID());
@@ -54,9 +54,9 @@ void microc_port_cores_init(void)
 
 void microc_port_fork(void (*function)(const void *), const void *argument)
 {
-    mail.function = function;
-    mail.argument = argument;
-    (void)xSemaphoreGive(asked);
+    job.function = function;
+    job.argument = argument;
+    (void)xSemaphoreGive(work_available);
 }
 
 void microc_port_join(void)

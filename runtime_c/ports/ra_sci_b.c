@@ -44,12 +44,12 @@ void microc_uart_init(void)
     CCR4 = 0u;
     CFCLR = CFCLR_ALL;
     CCR0 = CCR0_IDSEL | CCR0_RE | CCR0_RIE | CCR0_TE;
-    IELSR = MICROC_CONSOLE_EVENT; /* its flag is cleared with it */
+    IELSR = MICROC_CONSOLE_EVENT; /* this write also clears the interrupt flag */
 }
 
 int microc_uart_waiting(void)
 {
-    CFCLR = CSR & CSR_ERRORS; /* the bits of both registers are at the same places */
+    CFCLR = CSR & CSR_ERRORS; /* both registers have these bits at the same positions */
     return (CSR & CSR_RDRF) != 0u;
 }
 
