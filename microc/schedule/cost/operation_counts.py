@@ -71,7 +71,7 @@ class Selector:
     def count_shared(self, expr: ir.Expr) -> Operations:
         """Count the operations that compute a value if equal subexpressions are computed only once.
 
-        A select between a computed value and a constant is one part: the operations of its operands count in part."""
+        The operands of a select between a computed value and a constant are not shared further."""
         counts: Counter[str] = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
