@@ -155,8 +155,6 @@ class Const(Expr):
 
     value: int | float
     dtype: str
-    known_accesses = ()
-    known_vars = frozenset()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Const or self.dtype != other.dtype or self.value != other.value:
@@ -175,7 +173,6 @@ class Var(Expr):
 
     name: str
     dtype: str = "int32"
-    known_accesses = ()
 
 
 @immutable_node

@@ -51,13 +51,13 @@ def is_index(expr: Expr) -> bool:
 
 def _is_index(expr: Expr) -> bool:
     """Test whether an expression is index arithmetic, without the cache of :func:`is_index`."""
-    if isinstance(expr, Bin):  # most expressions are
-        return expr.op in _PURE_OPS and is_index(expr.a) and is_index(expr.b)
     match expr:
         case ir.Const():
             return expr.dtype in ("int32", "bool")
         case ir.Var():
             return expr.dtype == "int32"
+        case ir.Bin(op, a, b):
+            return op in _PURE_OPS and is_index(a) and is_index(b)
         case ir.Un(op, a):
             return op in ("neg", "not") and is_index(a)
         case ir.Select(c, a, b):
@@ -73,8 +73,10 @@ def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
     try:
         return stmt.known_read
     except AttributeError:
-        _record_accessed_buffers(stmt)
-        return stmt.known_read
+        accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
+        own = [x.buffer for x in accesses if isinstance(x, ir.Load) or not x.writes]
+        stmt.known_read = found = frozenset(own).union(*map(buffers_read, stmt_children(stmt)))
+        return found
 
 
 def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
@@ -84,22 +86,12 @@ def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
     try:
         return stmt.known_written
     except AttributeError:
-        _record_accessed_buffers(stmt)
-        return stmt.known_written
-
-
-def _record_accessed_buffers(stmt: Stmt) -> None:
-    """Store with a statement the buffers that it and its sub-statements read, and those that they write."""
-    read, written = set[ir.Buffer](), set[ir.Buffer]()
-    for expr in stmt_exprs(stmt):
-        for access in accesses_of(expr):
-            (written if isinstance(access, ir.AddressOf) and access.writes else read).add(access.buffer)
-    if isinstance(stmt, ir.Store):
-        written.add(stmt.buffer)
-    for part in stmt_children(stmt):
-        read |= buffers_read(part)
-        written |= buffers_written(part)
-    stmt.known_read, stmt.known_written = frozenset(read), frozenset(written)
+        accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
+        own = [x.buffer for x in accesses if isinstance(x, ir.AddressOf) and x.writes]
+        if isinstance(stmt, ir.Store):
+            own.append(stmt.buffer)
+        stmt.known_written = found = frozenset(own).union(*map(buffers_written, stmt_children(stmt)))
+        return found
 
 
 def block_names_in(stmt: Stmt) -> frozenset[str]:
@@ -287,11 +279,6 @@ class Context(LinearFormDivider):
     def _compute_linear_form(self, expr: Expr) -> LinearForm:
         """Compute the linear form of an expression."""
         match expr:
-            case Bin(op, a, b) if op in INDEX_OPS:
-                left, right = self.linear_form(a), self.linear_form(b)
-                if op in ("add", "sub"):
-                    return left.plus(right, 1 if op == "add" else -1)
-                return self._form_of_operation(op, left, right)
             case Const(value):
                 return LinearForm({}, value if isinstance(value, Extent) else int(value))
             case Var():
@@ -301,6 +288,12 @@ class Context(LinearFormDivider):
                 return self.form_of_atom(expr)
             case ir.Un("neg", a):
                 return self.linear_form(a).times(-1)
+            case Bin("add", a, b):
+                return self.linear_form(a).plus(self.linear_form(b))
+            case Bin("sub", a, b):
+                return self.linear_form(a).plus(self.linear_form(b), -1)
+            case Bin(op, a, b) if op in INDEX_OPS:
+                return self._form_of_operation(op, self.linear_form(a), self.linear_form(b))
             case ir.Select(c, a, b):
                 return self._form_of_select(c, a, b)
             case _:
