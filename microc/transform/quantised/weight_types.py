@@ -75,7 +75,7 @@ def _refuse_layer_without_dynamic(graph: Graph, node: Node, producers: Mapping[s
     if integers or (weight is not None and weight.ndim == 2 and recover_quantised_weights(weight) is not None):
         raise UnsupportedError(
             "hybrid: 'dynamic' does not apply to this layer; got integer weights of a float layer, expected a hybrid "
-            "layer of TFLite",
+            "layer of TFLite or DynamicQuantizeLSTM",
             where=str(node.loc),
             hint="leave out --hybrid: such weights stay packed in flash and are unpacked in registers",
         )
