@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def arena(graph: Graph) -> int:
     return int(program.report()["arena"])
 
 
-def quantise_weights(made: Any, per_row: bool) -> Any:
+def quantise_weights(made: Any, per_row: bool, depth: int = DEPTH) -> Any:
     """Replace W, R and B by DequantizeLinear of int8, with one scale each, or one for each row of W and R."""
     arrays = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
     nodes = []
@@ -173,7 +174,7 @@ def quantise_weights(made: Any, per_row: bool) -> Any:
         attrs: dict[str, Any] = {"axis": axis} if axis else {}
         nodes.append(node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [name], **attrs))
     outputs = [each.name for each in made.graph.output]
-    return proto([*nodes, *made.graph.node], {"x": (STEPS, BATCH, DEPTH)}, arrays, outputs, opset=14)
+    return proto([*nodes, *made.graph.node], {"x": (STEPS, BATCH, depth)}, arrays, outputs, opset=14)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,17 @@ def test_dequantised_weights_stay_integers_in_flash(
         makers = body.producer()
         assert matrices
         assert all(body.consts[makers[name].inputs[0]].dtype == np.int8 for name in matrices)
+
+
+@pytest.mark.parametrize("depth", [DEPTH, 4 * UNITS])
+def test_dequantised_weights_are_bytes_in_generated_code(depth: int, tmp_path: Path) -> None:
+    """Also if the products of all steps are computed before the loop."""
+    program = microc.compile(read(quantise_weights(model("LSTM", "b", depth), True, depth)), board="mps2-an386")
+    program.write(tmp_path)
+    generated = "".join(file.read_text() for file in tmp_path.rglob("*.c"))
+    arrays = re.findall(r"const (\w+) \w+\[(\d+)\]", generated)
+    assert {("int8_t", str(4 * UNITS * width)) for width in (depth, UNITS)} <= set(arrays)
+    assert max(int(size) for dtype, size in arrays if dtype == "float") == 4 * UNITS
 
 
 @pytest.mark.parametrize(
