@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from microc.compiler.lowering.module_builder import (
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options, make_options
 from microc.compiler.sizes.family import NetworkFamily, read_family
-from microc.compiler.sizes.general import GeneralKernelBuilder, StructureMismatch, as_array
+from microc.compiler.sizes.general import DirectFunction, GeneralKernelBuilder, StructureMismatch, as_array
 from microc.errors import InternalError, ProgramError, ScheduleError, UnsupportedError, UsageError
 from microc.frontend.detect import SymbolicShape, read_symbolic_input_shapes
 from microc.graph.ir import Graph, TensorType
@@ -282,6 +282,8 @@ def _size_identifier(label: str, taken_names: Collection[str]) -> str:
 # ---- Functions of the user with dynamic sizes. They are made once, with extents that depend on the sizes, like the kernels of
 # networks; at several sizes, their tensors' shapes are read.
 
+_MAX_COMPARED_SIZES = 64
+"""Maximum number of sizes, the largest of them, at which a function is compared because an answer about extents was wrong."""
 ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 """Function that returns the schedule of a user function at given sizes, by label."""
 
@@ -337,17 +339,20 @@ def compile_sized_function(
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     kernel_builder = GeneralKernelBuilder(family, target, SPEED)
     arrays = list(family.largest.consts.values())
-    small = [schedules[tuple(sizes.values())] for sizes in family.small]
-    direct = (
-        (sizes, (lower(schedule.start), list(_pack_constants(Schedule(schedule.start), constants).values())))
-        for sizes, schedule in zip(family.small, small, strict=True)
-    )
+
+    def list_direct_functions() -> Iterator[tuple[Mapping[str, int], DirectFunction]]:
+        """Yield the unscheduled function and its constants at the smallest sizes, and where an answer about extents was wrong."""
+        wrong = {**family.domain.exceptions, **family.domain.coincidences}
+        for sizes in (*family.small, *(wrong[k] for k in sorted(wrong)[-_MAX_COMPARED_SIZES:])):
+            at = make_schedule({size.label: sizes[size.scalar.name] for size in family.sizes}).start
+            yield sizes, (lower(at), list(_pack_constants(Schedule(at), constants).values()))
+
     try:
         extents = {size: family.domain.extent_of(size.scalar) for size in family.sizes}
         with declare_sizes_in_texts({size.scalar.name: extent for size, extent in extents.items()}):
             symbolic = make_schedule({size.label: extent for size, extent in extents.items()})
         func = lower(_keep_private_slices(symbolic).func)
-        func = kernel_builder.write_sizes(func, arrays, direct, constant_names(lower(largest.func)))
+        func = kernel_builder.write_sizes(func, arrays, list_direct_functions(), constant_names(lower(largest.func)))
     except (StructureMismatch, DependsOnSize) as error:
         raise UnsupportedError(
             f"function {largest.func.name} does not support dynamic sizes: {error}",

@@ -42,12 +42,14 @@ class SizeDomain:
 
     ``allowed``: combinations that a run may have, all or many of them. ``large``: combinations of sizes that are larger than
     other numbers, by which comparisons are answered whose answers differ. ``exceptions``: for each answer that is wrong at
-    some of ``allowed``, the last of these."""
+    some of ``allowed``, the last of these, by its position. ``coincidences``: likewise for numbers that are equal at some of
+    ``allowed`` and count as different."""
 
     def __init__(self, allowed: Sequence[Mapping[str, int]], large: Sequence[Mapping[str, int]]) -> None:
         self.combinations = (*allowed, *large)
         self.allowed_count = len(allowed)
         self.exceptions: dict[int, Mapping[str, int]] = {}
+        self.coincidences: dict[int, Mapping[str, int]] = {}
         self._values: dict[ir.Expr, Array] = {}
 
     def extent_of(self, expr: ir.Expr) -> Any:
@@ -239,7 +241,13 @@ class Extent(ir.SizeDependent):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int) or (isinstance(other, Extent) and other.domain is not self.domain):
             return False
-        return bool((self.values == _values(other))[: self.domain.allowed_count].all())
+        equal = (self.values == _values(other))[: self.domain.allowed_count]
+        if equal.all():
+            return True
+        if equal.any():
+            last = int(np.flatnonzero(equal)[-1])
+            self.domain.coincidences[last] = self.domain.combinations[last]
+        return False
 
     def __lt__(self, other: Any) -> Any:
         return self._compare(np.less, "<", other)

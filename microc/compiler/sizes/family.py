@@ -378,7 +378,9 @@ _FIXED_SIZES_HINT = (
     "export the model with these dimensions symbolic (some are fixed numbers in it), or fix them with --input-shape"
 )
 _MAX_TESTED_COMBINATIONS = 512
-"""Maximum number of combinations of sizes at which the divisions in a rule are tested."""
+"""Maximum number of combinations of sizes at which the divisions in a rule are tested, besides random ones."""
+_RANDOM_COMBINATIONS = 512
+"""Number of random combinations of sizes at which facts are tested, if the combinations are too many to test all."""
 _TRIED_SIZES_END = 65
 """Exclusive upper bound on the sizes that are tried to find sizes that a model supports."""
 _MAX_ADDITIONAL_READS = 40
@@ -409,16 +411,21 @@ class NetworkFamily:
 
 
 def list_allowed_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
-    """List combinations of sizes that a run may have, by scalar parameter: all, or those of small, spaced and largest values
-    of each size if there are too many."""
+    """List combinations of sizes that a run may have, by scalar parameter: all, or, if there are too many, random ones and those
+    of small, spaced and largest values of each size.
+
+    Random combinations show remainders that the others hide: spaced values may all leave the same."""
     limit = int(_MAX_TESTED_COMBINATIONS ** (1 / len(sizes)) + 1e-9)
-    columns = []
-    for size in sizes:
-        values = range(-(-size.minimum // size.step) * size.step, size.maximum + 1, size.step)
+    columns, choose = [], random.Random(0).choice
+    ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
+    for values in ranges:
         half = limit // 2
         spaced = (values[half + (len(values) - 1 - half) * k // (limit - half)] for k in range(1, limit - half + 1))
         columns.append(list(values) if len(values) <= limit else [*values[:half], *spaced])
-    return [{s.scalar.name: n for s, n in zip(sizes, point, strict=True)} for point in product(*columns)]
+    points = [*product(*columns)]
+    if any(len(values) > limit for values in ranges):
+        points = [tuple(map(choose, ranges)) for _ in range(_RANDOM_COMBINATIONS)] + points
+    return [{s.scalar.name: n for s, n in zip(sizes, point, strict=True)} for point in points]
 
 
 def list_large_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
@@ -453,10 +460,10 @@ class _FamilyReader:
         largest, *graphs = add_mean_multipliers((largest, *graphs))
         extents, fitter = self.derive_extent_rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
-        self.check_shapes(shapes, largest, maxima)
-        sizes, starts = self.find_smallest_points(shapes, largest, maxima)
+        self.check_shapes(extents, largest, maxima)
+        sizes, starts = self.find_smallest_points(extents, largest, maxima)
         small = tuple(map(self.graphs_at_sizes.sizes_by_scalar_name, starts))
-        domain = SizeDomain((*list_allowed_sizes(sizes), *small), list_large_sizes(sizes))
+        domain = SizeDomain((*small, *list_allowed_sizes(sizes)), list_large_sizes(sizes))
         symbolic = derive_symbolic_graph(graphs, largest, fitter, domain)
         return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, shapes)
 

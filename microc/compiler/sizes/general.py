@@ -36,7 +36,7 @@ from microc.schedule.rules.rule import HALF_WEIGHTS, product_multiples
 from microc.schedule.schedule import Schedule, generalise_trace, replay_trace
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.extents import DependsOnSize
+from microc.tir.extents import DependsOnSize, Extent
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
@@ -336,7 +336,9 @@ class GeneralKernelBuilder(KernelBuilder):
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def find_alias(self, node: Node) -> Alias | None:
-        return find_node_alias(self.family.symbolic, self.symbolic_nodes[node.outputs])
+        alias = find_node_alias(self.family.symbolic, self.symbolic_nodes[node.outputs])
+        # The planner needs numbers: a place that depends on the sizes is a copy.
+        return alias if alias is None or not any(isinstance(n, Extent) for n in (alias.source, *alias.parts)) else None
 
     def dynamic_extents(self, value: str) -> tuple[ir.Expr, ...]:
         return self.family.extents.get(value, ())
@@ -449,7 +451,7 @@ class GeneralKernelBuilder(KernelBuilder):
         Functions with dynamic sizes are verified only here.
         """
         general = write_sizes(func, [a.shape for a in arrays], self.family.maxima)
-        if general.func.scalars:
+        if general.func.scalars or any(isinstance(n, Extent) for p in func.params for n in p.shape):
             for sizes in (self.family.maxima, *self.family.small):
                 _require_valid(general.specialised_to(sizes), f"at sizes {_format_sizes(sizes)}", tables)
             for sizes, (direct, constants) in direct_functions:

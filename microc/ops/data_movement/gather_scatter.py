@@ -372,7 +372,7 @@ def _evaluate_one_hot_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 def _compute_one_hot(call: OpCall) -> te.Tensor:
     indices, on, off = call.present
-    depth, rank = int(call.attrs["depth"]), len(indices.type.shape)
+    depth, rank = call.attrs["depth"], len(indices.type.shape)
     axis = call.attrs["axis"] % (rank + 1)
     outer, inner = prod(indices.type.shape[:axis]), prod(indices.type.shape[axis:])
     x, high, low = indices.tensor((outer, inner)), on.tensor((1,)), off.tensor((1,))

@@ -511,7 +511,7 @@ def _build_element_coordinate(coordinates: str, coordinate: Expr, extent: int) -
     from_first = coordinate + 1.0
     if coordinates == "corners":
         return clamp_coordinate(from_first * ((extent - 1) / 2))
-    return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
+    return clamp_coordinate((from_first * extent - 1.0) * 0.5)
 
 
 def _make_axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_index: Var) -> AxisTaps:

@@ -21,7 +21,7 @@ from microc.tir.analysis import context as facts
 from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
 from microc.tir.analysis.linear_forms import Int32Overflow, Interval, LinearForm, index_literal
-from microc.tir.extents import Extent, common_divisor
+from microc.tir.extents import Extent, common_divisor, is_at_most, largest
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -493,7 +493,7 @@ def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
 
     The loop variable is in 0..extent-1. If the extent is a ``min``, it is less than each operand."""
     _, high = context.range_of(loop.extent)
-    inner = context.with_variable(loop.var, (0, max(high - 1, 0)))
+    inner = context.with_variable(loop.var, (0, largest(high - 1, 0)))
     for condition in conditions_below_extent(loop.var, loop.extent):
         inner = inner.assuming(condition)
     return inner
@@ -535,7 +535,7 @@ def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
 
 def _simplify_loop(loop: ir.For, context: Simplifier) -> Stmt:
     extent = context.simplify(loop.extent)
-    if isinstance(extent, ir.Const) and extent.value <= 0:
+    if isinstance(extent, ir.Const) and is_at_most(extent.value, 0):
         return _EMPTY
     loop = ir.For(loop.var, extent, loop.body, loop.kind, loop.annotations)
     body = _simplify_statement(loop.body, loop_context(loop, context))

@@ -362,6 +362,33 @@ def test_refusals(tmp_path: Path) -> None:
         microc.compile(path, bounds={"batch": 4}, stream=1)
 
 
+def test_places_that_depend_on_sizes(tmp_path: Path) -> None:
+    """Parts of an open axis lie at no fixed place of their operand or result, so that they are copied."""
+    nodes = [
+        node("Slice", ["x", "last", "end"], ["tail"]),
+        node("Gather", ["x", "rows"], ["some"], axis=0),
+        node("Concat", ["tail", "some", "x", "tail"], ["joined"], axis=0),
+        node("Hardmax", ["joined"], ["y"], axis=0),
+    ]
+    constants = {"last": np.array([-2]), "end": np.array([1000]), "rows": np.array([0, -1, 1])}
+    model = proto(nodes, {"x": ["n", 3]}, constants, outputs=("joined", "y"))
+    library = microc.compile(saved(model, tmp_path), bounds={"n": Bound(9, minimum=2)})
+    for n in (2, 3, 9):
+        x = GENERATOR.normal(size=(n, 3)).astype(np.float32)
+        joined, hard = library(x)
+        expected = np.concatenate([x[-2:], x[[0, -1, 1]], x, x[-2:]])
+        assert np.array_equal(joined, expected)
+        assert np.array_equal(hard, np.arange(n + 7)[:, None] == expected.argmax(axis=0))
+
+
+def test_a_slice_whose_extent_has_no_rule_is_refused(tmp_path: Path) -> None:
+    """Of six rows or fewer, ``x[-3:3]`` has some; of all larger numbers none."""
+    nodes = [node("Slice", ["x", "start", "end", "axis"])]
+    constants = {"start": np.array([-3]), "end": np.array([3]), "axis": np.array([1])}
+    with pytest.raises(UsageError, match=r"differ between h=5 and|violates the rule"):
+        microc.compile(saved(proto(nodes, {"x": [1, "h", 3]}, constants), tmp_path), bounds={"h": 5})
+
+
 def test_unnamed_dimensions(tmp_path: Path) -> None:
     path = saved(quantised_image(), tmp_path)
     library = microc.compile(path, bounds={"x:0": 2})

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from microc import te, tir, topi
 from microc.base.dtypes import Array
 from microc.compiler.sizes import general
 from microc.compiler.sizes.general import StructureMismatch
-from microc.errors import MicrocError, ProgramError, UsageError
+from microc.errors import MicrocError, ProgramError, UnsupportedError, UsageError
 from microc.tir import ir
 from tests.device.smoke import needs
 
@@ -201,6 +202,60 @@ def doubled(x: T.Buffer(({n}, 3), "int32"), y: T.Buffer(({n} + 1, {3 * n}), "int
     for n in (1, 2, 10):
         x = np.arange(3 * n, dtype=np.int32).reshape(n, 3)
         assert np.array_equal(library(x), [*np.tile(2 * x, n), [-1] * (3 * n)])
+
+
+@pytest.mark.parametrize("count", ["n // 4 % 3", "(n - 1) % 4", "T.min(n, 7) % 4"])
+@pytest.mark.parametrize("largest", [40, 150_000])
+def test_loops_that_some_sizes_do_not_enter(count: str, largest: int) -> None:
+    library = microc.build(
+        tir.from_text(f"""
+@T.prim_func
+def first(x: T.Buffer((n,), "int32"), y: T.Buffer((n,), "int32"), n: T.int32):
+    for j in T.serial(n):
+        y[j] = 0
+    for i in T.serial({count}):
+        y[i] = x[i]
+"""),
+        bounds={"n": largest},
+    )
+    for n in range(4, 41, 3):
+        kept = eval(count, {"T": SimpleNamespace(min=min), "n": n})
+        assert library(np.full(n, 5, np.int32)).tolist() == [5] * kept + [0] * (n - kept)
+
+
+def test_remainders_are_not_learnt_from_few_sizes() -> None:
+    """Of three sizes only some combinations are tried, and spaced ones left the remainders 3 to 7 of 9."""
+    library = microc.build(
+        tir.from_text("""
+@T.prim_func
+def guarded(
+    x: T.Buffer((n,), "int32"),
+    u: T.Buffer((m,), "int32"),
+    v: T.Buffer((k,), "int32"),
+    y: T.Buffer((7,), "int32"),
+    n: T.int32,
+    m: T.int32,
+    k: T.int32,
+):
+    for i in T.serial(7):
+        y[i] = T.Select(i < (n + 2) % 9, x[0], 0)
+"""),
+        bounds={"n": 40, "m": 9, "k": 9},
+    )
+    other = np.ones(1, np.int32)
+    for n in range(1, 41):
+        kept = min((n + 2) % 9, 7)
+        assert library(np.full(n, 5, np.int32), other, other).tolist() == [5] * kept + [0] * (7 - kept)
+
+
+@pytest.mark.parametrize("is_between", [lambda n: 16 <= n < 32, lambda n: n == 16])
+def test_functions_that_differ_at_some_sizes_are_refused(is_between: Callable[[Any], bool]) -> None:
+    def scaled(n: Any) -> tir.PrimFunc:
+        x, factor = te.placeholder((n,), "float32", "x"), 2.0 if is_between(n) else 1.0
+        return one("scaled", (n,), lambda i: x[i] * factor, [x])
+
+    with pytest.raises(UnsupportedError, match="gives other results at sizes size_n="):
+        microc.build(scaled, bounds={"n": 64})
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
