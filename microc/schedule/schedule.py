@@ -493,7 +493,7 @@ def replay_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Ste
         yield step, schedule.func
 
 
-# ---- Generalising a trace of one size to several: tiles that leave a tail at some size become one wide
+# ---- Adapt a trace to open sizes: tiles that leave a tail at some size become one wide
 
 
 def generalise_trace(trace: Sequence[Step], func: ir.PrimFunc) -> tuple[Step, ...]:

@@ -7,8 +7,8 @@ answered by the values:
 
 - Extents are equal if they are equal at all allowed sizes.
 - The operators ``< <= > >=`` answer for all allowed sizes if these agree, and else for large sizes: the general case is taken.
-  The combinations for which that answer is wrong are recorded; whoever builds a function compares it there with the function
-  for fixed sizes.
+  The last combination for which that answer is wrong is recorded. There the function for all sizes is compared with the
+  function for fixed sizes; for a network's kernel at the 8 largest of these combinations.
 - :func:`is_less` and :func:`is_at_most` test all sizes. Analyses call them to prove a fact.
 
 A program that needs a number, for example as the extent of a ``range``, gets :class:`DependsOnSize`.
@@ -40,9 +40,9 @@ class DependsOnSize(Exception):
 class SizeDomain:
     """Combinations of sizes, each a value by the name of a size's variable, at which extents are evaluated.
 
-    ``allowed``: combinations that a run may have, all or many of them. ``large``: combinations of sizes that are larger than
-    other numbers, by which comparisons are answered whose answers differ. ``exceptions``: for each answer that is wrong at
-    some of ``allowed``, the last of these, by its position. ``coincidences``: likewise for numbers that are equal at some of
+    ``allowed``: combinations that a run may have, all or many of them. ``large``: a few combinations that stand for the general
+    case; they answer a comparison on which ``allowed`` disagree. ``exceptions``: for each answer that is wrong at some of
+    ``allowed``, the last of these, by its position. ``coincidences``: likewise for numbers that are equal at some of
     ``allowed`` and count as different."""
 
     def __init__(self, allowed: Sequence[Mapping[str, int]], large: Sequence[Mapping[str, int]]) -> None:
@@ -85,7 +85,7 @@ class SizeDomain:
         return int(values[0]) if (allowed == allowed[0]).all() else Extent(self, terms, values)
 
     def _make_opaque(self, op: str, a: Any, b: Any, values: Array) -> Any:
-        """Return ``a op b``, which is no sum of products, with the given values."""
+        """Return ``a op b`` with the given values as a new atom."""
         expr = ir.Bin(op, as_expr(a), as_expr(b))
         self._values.setdefault(expr, values)
         return self._make({(expr,): 1}, values)
@@ -107,7 +107,7 @@ class Extent(ir.SizeDependent):
     """An integer that depends on sizes: a sum of ``terms``, monomials times factors, with ``values`` by combination.
 
     It counts as an ``int`` in patterns and in ``isinstance``, so that whatever computes with integers computes with
-    extents. Code in C, such as ``range`` and numpy, does not accept it, and cannot lose its expression."""
+    extents. C code, such as ``range`` and numpy, raises :class:`DependsOnSize`."""
 
     __slots__ = ("_expr", "domain", "terms", "values")
 

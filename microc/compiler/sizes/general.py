@@ -352,7 +352,7 @@ class GeneralKernelBuilder(KernelBuilder):
         return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.graphs]
 
     def inner_groups_at_all_sizes(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """Return, for each group of nodes inside of a control-flow node, what :meth:`group_at_all_sizes` does."""
+        """Return, for each group of nodes inside of a control-flow node, its graph and nodes at every size."""
         own = [(g, next(n for n in g.nodes if n.outputs == node.outputs)) for g in self.graphs]
         inside = [[(inner, nodes) for inner, nodes, _ in list_groups_in_control_flow(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))

@@ -220,7 +220,7 @@ def first(x: T.Buffer((n,), "int32"), y: T.Buffer((n,), "int32"), n: T.int32):
     )
     for n in range(4, 41, 3):
         kept = eval(count, {"T": SimpleNamespace(min=min), "n": n})
-        assert library(np.full(n, 5, np.int32)).tolist() == [5] * kept + [0] * (n - kept)
+        assert np.asarray(library(np.full(n, 5, np.int32))).tolist() == [5] * kept + [0] * (n - kept)
 
 
 def test_remainders_are_not_learnt_from_few_sizes() -> None:
@@ -245,7 +245,7 @@ def guarded(
     other = np.ones(1, np.int32)
     for n in range(1, 41):
         kept = min((n + 2) % 9, 7)
-        assert library(np.full(n, 5, np.int32), other, other).tolist() == [5] * kept + [0] * (7 - kept)
+        assert np.asarray(library(np.full(n, 5, np.int32), other, other)).tolist() == [5] * kept + [0] * (7 - kept)
 
 
 @pytest.mark.parametrize("is_between", [lambda n: 16 <= n < 32, lambda n: n == 16])
