@@ -539,7 +539,7 @@ class _FamilyReader:
                 rules = fit_strided_rules(size.scalar, pairs)
                 if not rules:
                     break
-                question = self.find_point_that_separates_rules(size, k, rules, pairs, points[0])
+                question = self.find_point_that_separates_rules(size, k, rules, pairs, points[0], name)
                 if question is None:
                     return rules[0][0]
                 graph = self.graphs_at_sizes.read_graph_or_none(question)
@@ -554,8 +554,11 @@ class _FamilyReader:
         rules: Sequence[tuple[ir.Expr, tuple[int, int, int]]],
         pairs: Mapping[int, int],
         base: Point,
+        name: str,
     ) -> Point | None:
         """Find a point at which the rules give different extents and that the model supports; None if there is none.
+
+        The graph at the point has the value ``name``: passes may create other values if an axis has only one element.
 
         The point is ``base`` with another value of the size with index ``size_index``. ``pairs``: extents that are
         known already, by the value of this size.
@@ -564,7 +567,8 @@ class _FamilyReader:
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
                 point = (*base[:size_index], n, *base[size_index + 1 :])
-                if self.graphs_at_sizes.read_graph_or_none(point) is not None:
+                graph = self.graphs_at_sizes.read_graph_or_none(point)
+                if graph is not None and name in graph.types:
                     return point
         return None
 
