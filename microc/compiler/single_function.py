@@ -24,7 +24,7 @@ from microc.compiler.lowering.module_builder import (
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options, make_options
 from microc.compiler.sizes.family import NetworkFamily, read_family
-from microc.compiler.sizes.general import DirectFunction, GeneralKernelBuilder, StructureMismatch, as_array
+from microc.compiler.sizes.general import DirectFunction, GeneralKernelBuilder, WrongAtSomeSize, as_array
 from microc.errors import InternalError, ProgramError, ScheduleError, UnsupportedError, UsageError
 from microc.frontend.detect import SymbolicShape, read_symbolic_input_shapes
 from microc.graph.ir import Graph, TensorType
@@ -327,16 +327,13 @@ def compile_sized_function(
     ``make_schedule``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`.
     Raises UsageError or UnsupportedError if the structure of the function differs between sizes.
     """
-    schedules: dict[tuple[int, ...], Schedule] = {}
 
-    def read_graph_at_sizes(sizes_by_label: Mapping[str, int]) -> Graph:
-        schedule = _keep_private_slices(make_schedule(sizes_by_label))
-        schedules[tuple(sizes_by_label.values())] = schedule
-        return make_boundary_graph(schedule, constants)
+    def schedule_at(sizes_by_label: Mapping[str, Any]) -> Schedule:
+        return _keep_private_slices(make_schedule(sizes_by_label))
 
-    family = read_family(make_sizes_from_bounds(bounds), read_graph_at_sizes)
+    family = read_family(make_sizes_from_bounds(bounds), lambda at: make_boundary_graph(schedule_at(at), constants))
     _require_sizes_of_inputs(family)
-    largest = schedules[tuple(size.maximum for size in family.sizes)]
+    largest = schedule_at({size.label: size.maximum for size in family.sizes})
     kernel_builder = GeneralKernelBuilder(family, target, SPEED)
     arrays = list(family.largest.consts.values())
 
@@ -350,13 +347,14 @@ def compile_sized_function(
     try:
         extents = {size: family.domain.extent_of(size.scalar) for size in family.sizes}
         with declare_sizes_in_texts({size.scalar.name: extent for size, extent in extents.items()}):
-            symbolic = make_schedule({size.label: extent for size, extent in extents.items()})
-        func = lower(_keep_private_slices(symbolic).func)
-        func = kernel_builder.write_sizes(func, arrays, list_direct_functions(), constant_names(lower(largest.func)))
-    except (StructureMismatch, DependsOnSize) as error:
+            symbolic = schedule_at({size.label: extent for size, extent in extents.items()})
+        tables = constant_names(lower(largest.func))
+        func = kernel_builder.write_and_compare(lower(symbolic.func), arrays, list_direct_functions(), tables)
+    except (WrongAtSomeSize, DependsOnSize) as error:
         raise UnsupportedError(
             f"function {largest.func.name} does not support dynamic sizes: {error}",
-            hint="split loops by factors that divide all sizes: bounds={'n': microc.Bound(1024, step=8)}",
+            hint="compute numbers and choose steps in the same way for all sizes, for example for multiples of 8: "
+            "bounds={'n': microc.Bound(1024, step=8)}",
         ) from error
     return build_function_module(largest, func, kernel_builder)
 

@@ -363,19 +363,21 @@ def upper_bound(value: Any) -> int:
 
 def smallest(*values: Any) -> Any:
     """Return the minimum. It is a new extent if the sizes decide which number is the smallest."""
-    best, *others = values
-    for value in others:
-        if not is_at_most(best, value):
-            best = value if is_at_most(value, best) else _min_or_max("min", best, value)
-    return best
+    return _find_extreme("min", values)
 
 
 def largest(*values: Any) -> Any:
     """Return the maximum. It is a new extent if the sizes decide which number is the largest."""
+    return _find_extreme("max", values)
+
+
+def _find_extreme(op: str, values: Sequence[Any]) -> Any:
+    """Return the minimum or maximum of integers. ``op``: ``min`` or ``max``."""
     best, *others = values
     for value in others:
-        if not is_at_most(value, best):
-            best = value if is_at_most(best, value) else _min_or_max("max", best, value)
+        first, second = (best, value) if op == "min" else (value, best)
+        if not is_at_most(first, second):
+            best = value if is_at_most(second, first) else _min_or_max(op, best, value)
     return best
 
 
@@ -390,11 +392,11 @@ def common_divisor(*numbers: Any) -> Any:
     """Return the greatest common divisor of integers. An extent counts only where it divides the others, or they divide it."""
     if not any(isinstance(number, Extent) for number in numbers):
         return gcd(*numbers)
-    found, *others = numbers
+    divisor, *others = numbers
     for number in others:
-        pair = (found, number)
-        found = next((x for x, y in (pair, pair[::-1]) if x != 0 and divide_exactly(y, x)), 1)
-    return abs(found)
+        pair = (divisor, number)
+        divisor = next((x for x, y in (pair, pair[::-1]) if x != 0 and divide_exactly(y, x)), 1)
+    return abs(divisor)
 
 
 def magnitude(value: Any) -> int:

@@ -34,7 +34,7 @@ from microc.tir.rewrite import (
 # function specialised to some sizes (:func:`specialize`); they call :func:`require_constant_sizes` first. Therefore type
 # annotations declare extents as ``int``.
 
-_KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
+_EXTENT_CLASSES = (ir.Const, ir.Var, ir.Bin, ir.Un)
 """Classes of the expressions that extents over symbolic sizes may consist of."""
 
 
@@ -42,7 +42,11 @@ def convert_extent(value: object, owner: str) -> Any:
     """Convert an extent given by a user to a Python integer, or to an int32 expression over symbolic sizes.
 
     Raises ProgramError for other values. ``owner``: name of the tensor or axis that has the extent, for the error."""
-    if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
+    if (
+        isinstance(value, ir.Expr)
+        and value.dtype == "int32"
+        and all(isinstance(x, _EXTENT_CLASSES) for x in walk_expr(value))
+    ):
         number = ir.int_value(value)
         return value if number is None else number
     if isinstance(value, Extent):

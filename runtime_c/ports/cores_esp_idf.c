@@ -17,8 +17,8 @@
 #error "this port needs two cores: remove CONFIG_FREERTOS_UNICORE, or compile the network with --cores 1"
 #endif
 
-/* Bytes of a task's stack for FreeRTOS: the frame of an interrupt and the registers of coprocessors, of which the ESP32-S3 has
- * most. Interrupt handlers have a stack of their own. The board's file counts these bytes and the variables (static_bytes). */
+/* Bytes of a task's stack for FreeRTOS: the frame of an interrupt and the registers of coprocessors (most on the ESP32-S3).
+ * Interrupt handlers have a stack of their own. The board's file counts these bytes and the variables (static_bytes). */
 #define FRAME_BYTES 1024u
 
 static StackType_t stack[(MICROC_FORK_STACK_BYTES + FRAME_BYTES) / sizeof(StackType_t)];

@@ -33,7 +33,7 @@ void microc_uart_init(void)
     SEMR = SEMR_ABCS | SEMR_BGDM;
     BRR = (uint8_t)(DIVISOR - 1u);
     SCR = SCR_TE | SCR_RE | SCR_RIE;
-    IELSR = MICROC_CONSOLE_EVENT; /* its flag is cleared with it */
+    IELSR = MICROC_CONSOLE_EVENT; /* this write also clears the interrupt flag */
 }
 
 int microc_uart_waiting(void)

@@ -284,9 +284,8 @@ def _derive_general_part(
 ) -> DerivedPart:
     """Derive the part for a group of nodes with dynamic sizes. The part shows the first combination of sizes.
 
-    ``group_at_sizes``: the graph and the nodes of the group at several combinations of sizes, at the first of which
-    candidates are compared, and with symbolic sizes. The candidates are tried in order of their cost, until one supports
-    all sizes.
+    ``group_at_sizes``: the graph and the nodes of the group at several combinations of sizes, and last with symbolic sizes.
+    Candidates are compared at the first combination, and tried in order of their cost until one supports all sizes.
     """
     graph, nodes = unify_bounds(group_at_sizes)[0]
     lowered = group_algorithms(graph, nodes, kernel_builder.target, "kernel")

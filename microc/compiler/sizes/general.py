@@ -254,7 +254,7 @@ _MAX_EXCEPTIONS = 8
 """Maximum number of exceptions at which a function is compared, the largest of them."""
 
 
-class StructureMismatch(Exception):
+class WrongAtSomeSize(Exception):
     """Raised if the function for all sizes is wrong at some sizes. The message says why."""
 
 
@@ -322,8 +322,8 @@ class GeneralKernelBuilder(KernelBuilder):
             require_common_constants(names, self.graphs[:-1])
             lowered = lower_control_flow(self.family.symbolic, self.symbolic_nodes[node.outputs], next_kernel, None)
             arrays = [param.array for param in lowered.params if param.array is not None]
-            func = self.write_sizes(lowered.func, arrays, (), constant_names(lowered.func))
-        except (StructureMismatch, DependsOnSize) as error:
+            func = self.write_and_compare(lowered.func, arrays, (), constant_names(lowered.func))
+        except (WrongAtSomeSize, DependsOnSize) as error:
             raise _unsupported_error(str(error), str(node.loc)) from error
         return replace(lowered, func=func)
 
@@ -331,8 +331,8 @@ class GeneralKernelBuilder(KernelBuilder):
         arrays = [self.family.largest.consts[copy.value].reshape(-1)] if copy.constant else []
         try:
             require_common_constants((copy.value,), self.graphs[:-1])
-            return self.write_sizes(lower(lower_copy(self.family.symbolic, copy).func), arrays)
-        except StructureMismatch as error:
+            return self.write_and_compare(lower(lower_copy(self.family.symbolic, copy).func), arrays)
+        except WrongAtSomeSize as error:
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def find_alias(self, node: Node) -> Alias | None:
@@ -382,9 +382,11 @@ class GeneralKernelBuilder(KernelBuilder):
                 lowered = lower(schedule.func)
                 group = replace(group, macs=sum(node_macs(largest, node) for node in at_largest))
                 arrays = _pack_constants(self.with_largest_shapes(group), schedule)
-                func = self.write_sizes(lowered, arrays, self.list_direct_functions(symbolic, nodes), group.tables)
+                func = self.write_and_compare(
+                    lowered, arrays, self.list_direct_functions(symbolic, nodes), group.tables
+                )
                 yield variant, GeneralFunction(group, schedule, lowered, func)
-            except (StructureMismatch, ScheduleError, DependsOnSize) as error:
+            except (WrongAtSomeSize, ScheduleError, DependsOnSize) as error:
                 yield variant, str(error)
 
     def with_largest_shapes(self, group: LoweredGroup) -> LoweredGroup:
@@ -437,7 +439,7 @@ class GeneralKernelBuilder(KernelBuilder):
             variants_with_16_bit_constants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()
         ) or (schedule,)
 
-    def write_sizes(
+    def write_and_compare(
         self,
         func: ir.PrimFunc,
         arrays: Sequence[Array],
@@ -459,7 +461,7 @@ class GeneralKernelBuilder(KernelBuilder):
                 if count_executed_stores(own.body) + count_executed_stores(direct.body) > MAX_INTERPRETED_STORES:
                     continue
                 if not have_same_results(own, arrays, direct, constants):
-                    raise StructureMismatch(
+                    raise WrongAtSomeSize(
                         f"the function for all sizes gives other results at sizes {_format_sizes(sizes)}"
                     )
         return general.func
@@ -507,24 +509,24 @@ def _is_leading_part(part: Array, whole: Array) -> bool:
 
 
 def require_common_constants(names: Iterable[str], graphs: Sequence[Graph]) -> None:
-    """Raise StructureMismatch unless the values ``names`` that are constants have common elements at all sizes.
+    """Raise WrongAtSomeSize unless the values ``names`` that are constants have common elements at all sizes.
 
     ``graphs``: the network at several sizes, last at the largest ones."""
     *points, largest = graphs
     for name, graph in product(dict.fromkeys(names), points):
         is_constant = name in largest.consts and name in graph.consts
         if is_constant and not _is_leading_part(graph.consts[name], largest.consts[name]):
-            raise StructureMismatch(f"constant {name} is computed from the sizes")
+            raise WrongAtSomeSize(f"constant {name} is computed from the sizes")
 
 
 def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[str]) -> ir.PrimFunc:
-    """Return the function if it is valid; otherwise raise :class:`StructureMismatch` with the reason.
+    """Return the function if it is valid; otherwise raise :class:`WrongAtSomeSize` with the reason.
 
     ``size_description``: the sizes, for the message. ``tables``: names of the constants whose elements may be used as
     indices.
     """
     if wrong := explain_fault(func, tables=tables):
-        raise StructureMismatch(f"{size_description} {wrong}")
+        raise WrongAtSomeSize(f"{size_description} {wrong}")
     return func
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -374,6 +375,11 @@ def _make_floor_cases() -> Iterable[Case]:
     yield Case(exact, types, (1, 2), arrays, name="ends of int32")
 
 
+ADDEND_AND_MULTIPLIER_BOUNDS = MappingProxyType(
+    {1: OperandBounds(NumberUse.TERM, -INT32_MAX, INT32_MAX), 2: OperandBounds(NumberUse.FACTOR, 0, INT32_MAX)}
+)
+"""Bounds of the constants of requantisations by a multiplication, by the number of the operand."""
+
 OPERATORS = (
     OpDef(
         "requantize_floor",
@@ -381,10 +387,7 @@ OPERATORS = (
         reference=_evaluate_floor_reference,
         scalar=_build_floor_expr,
         cases=_make_floor_cases,
-        constants={
-            1: OperandBounds(NumberUse.TERM, -INT32_MAX, INT32_MAX),
-            2: OperandBounds(NumberUse.FACTOR, 0, INT32_MAX),
-        },
+        constants=ADDEND_AND_MULTIPLIER_BOUNDS,
         sound=(stored_range_error_message, _floor_overflow_message),
         attrs=REQUANTIZE_FLOOR_ATTRS,
         operand_names=("x", "addend", "multiplier"),

@@ -41,6 +41,7 @@ from microc.ops.attributes import STORED, Attributes, integer, integers
 from microc.ops.constants import CheckedNode, NumberUse, OperandBounds, ends_of_products, stored_range_error_message
 from microc.ops.quantised.requantize import REQUANTIZE, infer_requantize
 from microc.ops.quantised.requantize_floor import (
+    ADDEND_AND_MULTIPLIER_BOUNDS,
     MAX_FRACTION_BITS,
     NO_THRESHOLD,
     AttrItems,
@@ -359,11 +360,7 @@ OPERATORS = tuple(
         reference=_evaluate_split_reference,
         scalar=_build_split_expr,
         cases=cases,
-        constants={
-            1: OperandBounds(NumberUse.TERM, -INT32_MAX, INT32_MAX),
-            2: OperandBounds(NumberUse.FACTOR, 0, INT32_MAX),
-            **step_bounds,
-        },
+        constants={**ADDEND_AND_MULTIPLIER_BOUNDS, **step_bounds},
         sound=(stored_range_error_message, _split_overflow_message),
         attrs=REQUANTIZE_SPLIT_ATTRS,
         operand_names=("x", "addend", "multiplier", "step")[: 3 + len(step_bounds)],

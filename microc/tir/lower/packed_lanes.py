@@ -28,6 +28,8 @@ from microc.tir.rewrite import free_vars, substitute, substitute_stmt, walk_stmt
 
 WORD_FORMS = frozenset({"max", "min"})
 """Operators that the vocabulary has in the lanes of all words."""
+_MOST_SINGLE_ELEMENTS = 4
+"""Number of remaining elements up to which each has code of its own: the code of more is longer than their loop."""
 
 
 @dataclass
@@ -199,7 +201,7 @@ def to_packed_loop(loop: ir.For, lanes: Lanes) -> ir.Stmt:
     if done < extent and not lanes.is_word and is_repeatable(body):
         last = replace(code, start=ir.const(extent - lanes.count, "int32"), constants={}, inexact=set())
         packed, done = ir.seq(packed, last.rewrite_statement(body)), extent
-    if extent - done > LANES:  # the code of many single elements is longer than their loop
+    if extent - done > _MOST_SINGLE_ELEMENTS:
         shifted = substitute_stmt(body, {loop.var: loop.var + done})
         whole = ir.seq(packed, ir.For(loop.var, ir.const(extent - done, "int32"), shifted))
     else:
@@ -227,8 +229,7 @@ def _replace_register(buffer: ir.Buffer, lanes: Lanes) -> ir.Buffer:
 # The schedule chooses the layout of the destination for this: elements in the order 0, 2, 1, 3, word-aligned. The loop may
 # contain unrolled loops, which are kept.
 
-LANES = 4
-"""Number of bytes in a word."""
+BYTES_PER_WORD = 4
 CROSSED = (0, 2, 1, 3)
 """Offsets of elements 0 to 3 in the destination, in elements."""
 _WIDENED = {"int8": "i8", "uint8": "u8"}
@@ -237,7 +238,7 @@ _LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
     """Return two stores of int16 pairs in place of a loop that stores sums of four widened bytes; None for other loops."""
-    if ir.int_value(loop.extent) != LANES:
+    if ir.int_value(loop.extent) != BYTES_PER_WORD:
         return None
     halves = [_build_pair_store(loop.body, loop.var, half) for half in (0, 1)]
     return ir.seq(*halves) if None not in halves else None
@@ -255,7 +256,7 @@ def _build_pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt
             pair = _build_pair_value(value, var, first_element)
             places = [
                 simplify(_element_offset(buffer, indices, var, k) - _element_offset(buffer, indices, var, 0))
-                for k in range(LANES)
+                for k in range(BYTES_PER_WORD)
             ]
             if (
                 pair is None
@@ -286,7 +287,7 @@ def _build_pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Exp
                 return None
             kind = _WIDENED[buffer.dtype]
             start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)
-            word = ir.Call(f"load_{kind}x4", (ir.AddressOf(buffer, start, LANES),), "int32")
+            word = ir.Call(f"load_{kind}x4", (ir.AddressOf(buffer, start, BYTES_PER_WORD),), "int32")
             return ir.Call(f"{'odds' if first_element else 'evens'}_{kind}", (word,), "int32")
         case _:
             return None
@@ -343,13 +344,13 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
     None if the loop cannot be computed by words."""
     extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     if isinstance(store, ir.Store) and extent is not None:
-        if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
+        if dtypes.nbytes(store.buffer.dtype) == BYTES_PER_WORD and isinstance(store.value, (ir.Load, ir.Const)):
             return _copy_whole_words(loop, store, extent)
         widening = _widen_bytes(store, loop.var, word)
-        if widening is not None and extent >= LANES:
+        if widening is not None and extent >= BYTES_PER_WORD:
             return ir.seq(
-                _build_word_loop(word, extent // LANES, widening),
-                _unroll_iterations(loop, extent // LANES * LANES, extent),
+                _build_word_loop(word, extent // BYTES_PER_WORD, widening),
+                _unroll_iterations(loop, extent // BYTES_PER_WORD * BYTES_PER_WORD, extent),
             )
     for lanes in lanes_of(loop):
         with suppress(NotVectorizableError):
@@ -397,10 +398,10 @@ def _copy_several_elements_per_iteration(loop: ir.For, store: ir.Store, word: ir
 def _copy_whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
     """Return a loop that copies elements of 32 bits, four in each iteration."""
     word = ir.Var(f"{loop.var.name}_0", loop.var.dtype)
-    count = extent // LANES
-    four = ir.seq(*(_substitute_in_store(store, {loop.var: word * LANES + k}) for k in range(LANES)))
+    count = extent // BYTES_PER_WORD
+    four = ir.seq(*(_substitute_in_store(store, {loop.var: word * BYTES_PER_WORD + k}) for k in range(BYTES_PER_WORD)))
     body = ir.For(word, ir.const(count, "int32"), four, "serial" if count > 4 else "unrolled")
-    return ir.seq(body, _unroll_iterations(loop, count * LANES, extent))
+    return ir.seq(body, _unroll_iterations(loop, count * BYTES_PER_WORD, extent))
 
 
 def _is_widening(store: ir.Store) -> bool:
@@ -414,7 +415,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
     The bytes may be reduced by a constant. None if the store does anything else."""
     if not _is_widening(store) or not is_consecutive(store.indices, var):
         return None
-    target = build_address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
+    target = build_address(store.buffer, store.indices, {var: word * BYTES_PER_WORD}, BYTES_PER_WORD, writes=True)
     match store.value:
         case ir.Const(int() as value) if -128 <= value <= 127:
             source = repeat_in_word(value, "int8")
@@ -423,8 +424,10 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
             load, less = found
             if load.dtype not in _BYTES or not is_consecutive(load.indices, var):
                 return None
-            kind = Lanes(load.dtype, LANES).suffix
-            address = build_address(load.buffer, load.indices, {var: word * LANES}, LANES, writes=False)
+            kind = Lanes(load.dtype, BYTES_PER_WORD).suffix
+            address = build_address(
+                load.buffer, load.indices, {var: word * BYTES_PER_WORD}, BYTES_PER_WORD, writes=False
+            )
             source = ir.Call(f"load_{kind}", (address,), "int32")
         case _:
             return None
