@@ -11,6 +11,7 @@ from microc.tir import ir
 from microc.tir.analysis import simplification
 from microc.tir.analysis.linear_forms import Atom, Int32Overflow, LinearForm
 from microc.tir.analysis.simplification import Simplifier, conditions_below_extent, linear, simplify, simplify_stmt
+from microc.tir.extents import is_at_most, is_less, largest, smallest
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, map_expr, walk_all_exprs, walk_expr, walk_stmt
@@ -49,7 +50,7 @@ def explain_incomplete_coverage(block: ir.Block, outer_loops_and_conditions: Seq
         high = Simplifier(bounds).range_of(loop.extent)[1]
         if not isinstance(high, int):
             return f"loop {loop.var.name} has no known extent"
-        bounds[loop.var] = (0, max(high - 1, 0))
+        bounds[loop.var] = (0, largest(high - 1, 0))
         conditions += conditions_below_extent(loop.var, loop.extent)
     try:
         if excluded := _explain_excluding_condition(block, bounds, conditions):
@@ -222,7 +223,7 @@ def _covers_extent(form: LinearForm, digit_sizes: dict[Atom, int], extent: int, 
 
     ``step``: number of consecutive values that each value covers."""
     start, length = _covered_start_and_length(form, digit_sizes, step)
-    return start <= 0 and start + length >= extent
+    return is_at_most(start, 0) and is_at_most(extent, start + length)
 
 
 # ---- Independence: do the iterations of a parallel loop access disjoint elements of a buffer that they write?
@@ -277,8 +278,9 @@ def _are_iterations_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Ex
     known = [(part, extent) for part, extent in parts if part is not None]
     if len(known) < len(parts) or len({(part[0], part[3]) for part, _ in known}) != 1:
         return False
-    low, high = min(part[1] for part, _ in known), max(part[2] + extent - 1 for part, extent in known)
-    return high - low < known[0][0][3]
+    low = smallest(*(part[1] for part, _ in known))
+    high = largest(*(part[2] + extent - 1 for part, extent in known))
+    return is_less(high - low, known[0][0][3])
 
 
 def _loops_around_access_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:

@@ -42,7 +42,7 @@ def dtype_interval(dtype: str) -> Interval:
 
 def within(inner: Interval, outer: Interval) -> bool:
     """Test whether ``outer`` contains ``inner``."""
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
+    return is_at_most(outer[0], inner[0]) and is_at_most(inner[1], outer[1])
 
 
 def union(a: Interval, b: Interval) -> Interval:
@@ -137,7 +137,7 @@ def bitand(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a & b``; unknown if both operands may be negative.
 
     The result is between zero and any operand that is non-negative."""
-    highs = [x[1] for x in (a, b) if x[0] >= 0]
+    highs = [x[1] for x in (a, b) if is_at_most(0, x[0])]
     return (0, smallest(*highs)) if highs else UNKNOWN
 
 
@@ -145,7 +145,7 @@ def bitor(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a | b`` or ``a ^ b``; unknown unless both operands are non-negative and bounded.
 
     The result has at most as many bits as the longer operand."""
-    if a[0] < 0 or b[0] < 0 or not (isinstance(a[1], int) and isinstance(b[1], int)):
+    if not is_at_most(0, smallest(a[0], b[0])) or not (isinstance(a[1], int) and isinstance(b[1], int)):
         return UNKNOWN
     return 0, (1 << max(a[1], b[1]).bit_length()) - 1
 
