@@ -315,16 +315,16 @@ def _starts_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var
 # whose destination must be word-aligned. Elements of 32 bits are words already; four of them are moved at a time, at any
 # alignment.
 
-FEW = 4
+_WORDS_PER_ITERATION = 4
 """Most words that are moved without a loop; also the number of words that an iteration of a long loop moves."""
-MANY = 24
-"""Smallest number of words for which an iteration of the loop moves FEW words, if FEW divides the number."""
-MOST = 20
+_LONG_LOOP_WORDS = 24
+"""Smallest number of words for which an iteration of the loop moves several words, if that divides the number."""
+_MOST_UNROLLED_STATEMENTS = 20
 """Most statements that unrolling a loop over words may create."""
 _BYTES = ("int8", "uint8")
-SHORT = 16
+_MOST_UNROLLED_ELEMENTS = 16
 """Most elements of a copy that is unrolled if it cannot move words."""
-GUARDED = 8
+_MOST_GUARDED_ELEMENTS = 8
 """Most elements of a copy that is unrolled if a guard selects each element."""
 
 
@@ -363,7 +363,9 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
 def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
     """Return a guarded copy or fill of few elements unrolled; None for other loops. A loop would take half as long again."""
     extent, store = ir.int_value(loop.extent), loop.body
-    if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
+    if extent is None or extent > _MOST_GUARDED_ELEMENTS:
+        return None
+    if not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
         return None
     return _unroll_iterations(loop, 0, extent)
 
@@ -374,9 +376,9 @@ def _build_word_loop(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
     A loop over few words is unrolled. If words are only moved, an iteration of a long loop moves several words."""
     # Number of statements per word; 1 if the word is only moved.
     long = sum(isinstance(s, (ir.Store, ir.Evaluate)) for s in walk_stmt(move))
-    if count <= FEW and count * long <= MOST:
+    if count <= _WORDS_PER_ITERATION and count * long <= _MOST_UNROLLED_STATEMENTS:
         return ir.For(word, ir.const(count, "int32"), move, "unrolled")
-    size = FEW if count >= MANY and count % FEW == 0 else 2
+    size = _WORDS_PER_ITERATION if count >= _LONG_LOOP_WORDS and count % _WORDS_PER_ITERATION == 0 else 2
     if count % size or long > 1:
         return ir.For(word, ir.const(count, "int32"), move)
     iteration = ir.seq(*(substitute_stmt(move, {word: word * size + k}) for k in range(size)))
@@ -385,10 +387,11 @@ def _build_word_loop(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
 
 def _copy_several_elements_per_iteration(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """Return a loop that copies single elements, 8 to 16 in each iteration, so that the overhead of the loop is small."""
-    if extent <= SHORT:
+    if extent <= _MOST_UNROLLED_ELEMENTS:
         return _unroll_iterations(loop, 0, extent)
     # A number of elements per iteration that divides the extent leaves no tail, which would need additional code.
-    run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
+    most = _MOST_UNROLLED_ELEMENTS
+    run = next((n for n in range(most, most // 2, -1) if extent % n == 0), most // 2)
     count = extent // run
     body = ir.seq(*(_substitute_in_store(store, {loop.var: word * run + k}) for k in range(run)))
     rest = _unroll_iterations(loop, count * run, extent)
