@@ -511,7 +511,9 @@ def format_formula(tensor: Tensor) -> str:
 
 
 def _simplify_for_display(expr: Expr) -> Expr:
-    """Return an expression simplified for display: without casts between integers, and without the dtypes of literals."""
+    """Return an expression simplified for display: without casts between integers, the dtypes of literals, and sums with 0.
+
+    Formulas that evaluate expressions and arrays alike write a literal of the dtype of ``x`` as ``x * 0 + 31``."""
     match expr:
         case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
             return _simplify_for_display(a)
@@ -521,6 +523,12 @@ def _simplify_for_display(expr: Expr) -> Expr:
             return Reduce(combine, _simplify_for_display(value), axes, _simplify_for_display(init))
         case TensorRead(tensor, indices):
             return TensorRead(tensor, tuple(_simplify_for_display(i) for i in indices))
+        case ir.Bin("mul", _, ir.Const(0, dtype)) if dtypes.is_integer(dtype):
+            return ir.Const(0, "int32")
+        case ir.Bin("add", a, b):
+            shown = _simplify_for_display(a), _simplify_for_display(b)
+            terms = [term for term in shown if ir.int_value(term) != 0]
+            return ir.Bin("add", *shown) if len(terms) == 2 else terms[0] if terms else shown[0]
         case _:
             return map_children(expr, _simplify_for_display)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -137,7 +138,7 @@ def make_block_comments(group: LoweredGroup) -> tuple[tuple[str, str], ...]:
             text = title or tensor.name
         else:
             text = f"{title}: {formula}" if title else formula
-        comments.append((tensor.name, text))
+        comments.append((tensor.name, _tidy_formula(text)))
     return tuple(comments)
 
 
@@ -149,8 +150,19 @@ def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
         formula, operands = definition.formula, {name: name for name in definition.operand_names}
         shown = {**operands, **{name: name if value is None else value for name, value in node.attrs.items()}}
         shown["x"] = start if node is nodes[0] else "x"
-        text = formula.format(**shown).replace(" + 0,", ",")  # a zero point of 0
-        yield f"{node.op}: {text}" if formula else node.op
+        yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
+
+
+_NEUTRAL_TERMS = re.compile(r" (?:[+-] 0(?: / \d+)?(?=[,)]| [+-] )|[*/] 2\*\*0(?=[ ,)]))")
+"""Terms and factors of a formula that attributes of 0 make neutral: a zero point, a half that is not added, a shift by 0."""
+_NEGATIVE_TERMS = re.compile(r" ([+-]) -(\d+)(?=[,)]| [+-] )")
+
+
+def _tidy_formula(text: str) -> str:
+    """Return a formula without neutral terms, and with differences instead of sums of negative numbers."""
+    return _NEGATIVE_TERMS.sub(
+        lambda found: f" {'-' if found[1] == '+' else '+'} {found[2]}", _NEUTRAL_TERMS.sub("", text)
+    )
 
 
 # ---- Adding kernels and calls to a module: for groups of nodes, control flow, chains computed row by row, and copies.

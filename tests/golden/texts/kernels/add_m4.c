@@ -10,7 +10,7 @@
  */
 NET_KERNEL qadd_v0(const int8_t *a, const int8_t *b, int8_t *out)
 {
-    /* qadd: clamp(scaled(scaled(a - 1) + scaled(b - -5)) + 3, -128, 127) */
+    /* qadd: clamp(scaled(scaled(a - 1) + scaled(b + 5)) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 9; ++i0) {
         const int32_t b_0 = ((int32_t)b[i0] - -5) * 1048576;
         const int32_t a_0 = ((int32_t)a[i0] - 1) * 524288 +

@@ -38,8 +38,7 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
         acc_0 += (int32_t)data_1 * (int32_t)weight_3;
         acc_1 += (int32_t)data[c + (8 + 2 * 2)] * (int32_t)weight_3;
         /* requantize_split_away: clamp(floor((u - (u < 0) * step) / 2**19 + 1 / 2) + 3, -128, 127),
-         *     u = acc * high(multiplier) + floor(floor(acc / 2**0) * low(multiplier) / 2**13) +
-         *     addend */
+         *     u = acc * high(multiplier) + floor(floor(acc) * low(multiplier) / 2**13) + addend */
         const int32_t addend_0 = addend[c];
         const int32_t step_0 = step[c];
         const int32_t addend_1 = acc_0 * 2896 + ((acc_0 * 2534) >> 13) + addend_0;

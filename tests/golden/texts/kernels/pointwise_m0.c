@@ -50,8 +50,7 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
     acc_1_0 += (int32_t)data_5 * (int32_t)weight_4;
     acc_1_1 += (int32_t)data_5 * (int32_t)weight_5;
     /* requantize_split_away: clamp(floor((u - (u < 0) * step) / 2**19 + 1 / 2) + 3, -128, 127),
-     *     u = acc * high(multiplier) + floor(floor(acc / 2**0) * low(multiplier) / 2**13) +
-     *     addend */
+     *     u = acc * high(multiplier) + floor(floor(acc) * low(multiplier) / 2**13) + addend */
     const int32_t addend_0 = addend[0];
     const int32_t step_0 = step[0];
     const int32_t addend_1 = acc_0_0 * 2896 + ((acc_0_0 * 2534) >> 13) + addend_0;

@@ -35,8 +35,7 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
         const int32_t table_0 = table[place_0 - (int32_t)data[j]];
         total += (table_0 >> 12) + ((table_0 >> 11) & 1);
     }
-    /* headroom[n] = total[n] * 0 + 9 + select(total[n] < 1048576, total[n] * 0 + 1, total[n] *
-     *     0) + select(total[n] < 2097152, total[n] * 0 + 1, total[n] * 0) */
+    /* headroom[n] = 9 + select(total[n] < 1048576, 1, 0) + select(total[n] < 2097152, 1, 0) */
     headroom = 9 + (total < 1048576 ? 1 : 0) + (total < 2097152 ? 1 : 0);
     /* scale */
     const int64_t t_0 = (int64_t)(int32_t)((uint32_t)total << headroom);
@@ -56,8 +55,7 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
     const int32_t t_8 = (t_7 >> 30) & 1;
     scale = ((t_7 | -t_8) & 1073741823) * 2 + t_8;
     /* softmax[n, c] = min(max(((table[largest[n] - data[n, c]] * scale[n] + 1073741824 >> 31 >>
-     *     select(33 - headroom[n] < 31, 33 - headroom[n], (33 - headroom[n]) * 0 + 31)) + 1 >>
-     *     1) + -128, -128), 127) */
+     *     select(33 - headroom[n] < 31, 33 - headroom[n], 31)) + 1 >> 1) - 128, -128), 127) */
     const int32_t place_1 = largest;
     for (int32_t c = 0; c < 4; ++c) {
         softmax[c] = (int8_t)saturate_i8(((((int32_t)(((int64_t)table[place_1 - (int32_t)data[c]] * (int64_t)scale +

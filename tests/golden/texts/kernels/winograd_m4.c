@@ -143,8 +143,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         acc[i0 * 2 + 1] = acc_register_1;
     }
     for (int32_t x = 0; x < 2; ++x) {
-        /* rows[j, a, n, y, x, o] = select(a == 0, acc[j + 0, n, y, x, o] + (acc[j + 4, n, y, x, o]
-         *     + acc[j + 8, n, y, x, o]), acc[j + 4, n, y, x, o] - acc[j + 8, n, y, x, o] - acc[j +
+        /* rows[j, a, n, y, x, o] = select(a == 0, acc[j, n, y, x, o] + (acc[j + 4, n, y, x, o] +
+         *     acc[j + 8, n, y, x, o]), acc[j + 4, n, y, x, o] - acc[j + 8, n, y, x, o] - acc[j +
          *     12, n, y, x, o]) */
         int32_t rows_0_0, rows_0_1, rows_1_0, rows_1_1, rows_2_0, rows_2_1, rows_3_0, rows_3_1;
         const int32_t acc_0 = acc[x + 4 * 2];
