@@ -22,6 +22,7 @@ from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
 from microc.module import Kernel, Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_in_place_update, lower_with_each_algorithm
+from microc.ops.quantised.exact_rounding import use_floor_sums
 from microc.ops.quantised.requantize_floor import use_floor_requantisation
 from microc.ops.quantised.requantize_split import use_split_requantisation
 from microc.ops.registry import Alias
@@ -437,9 +438,9 @@ def adapt_group_to_core(graph: Graph, nodes: Sequence[Node], target: Target) -> 
     """Replace operators of a group by equal ones that take fewer instructions on the core. Return the nodes, and the graph with
     their constants."""
     if multiplies_high_halves(target):
-        return use_floor_requantisation(graph, nodes)
+        return use_floor_requantisation(graph, use_floor_sums(graph, nodes))
     if multiplies_by_parts(target):
-        return use_split_requantisation(graph, nodes)
+        return use_split_requantisation(graph, use_floor_sums(graph, nodes))
     # The sums of one row, and of groups, start at the bias at no cost. The replacement then took up to 4 % more cycles (M55).
     rows = prod(graph.types[nodes[0].outputs[0]].shape[:-1])
     if narrows_with_rounding(target) and rows > 1 and nodes[0].attrs.get("groups", 1) == 1:

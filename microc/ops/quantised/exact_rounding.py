@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer scaling with ties to even that is proved to be exact: operators ``sum_even``, ``product_even`` and
-``requantize_even``.
+"""Integer scaling that is proved to be exact: operators ``sum_even``, ``product_even`` and ``requantize_even``, which round
+ties to even, and ``sum_floor``, which takes the place of a scaled sum of bytes.
 
 Fixed-point factors are searched at compile time and compared with exact arithmetic for all values of the operands."""
 
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError
-from microc.graph.ir import Attr, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, NUMPY, shift_right_even
+from microc.ops import registry
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
 from microc.ops.constants import CheckedNode, make_zero_point_range_check, stored_range_error_message
@@ -352,7 +356,151 @@ def _add_factor_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Att
     return {"distance": factors.right_shift, "near": factors.tie_margin, **result_attrs}
 
 
+# ---- Sums of scaled bytes by two products and one shift: sum_floor takes the place of qadd and sum_even.
+#
+# A scaled sum of two bytes is a table E of 65,536 results. It equals
+#
+#     clamp((a * Fa + b * Fb + C) >> S)
+#
+# if and only if ``E(a, b) << S <= a * Fa + b * Fb + C < (E(a, b) + 1) << S`` for all pairs, where results at an end of the clamp
+# need one of both bounds. For given factors that is an interval of C. TFLite shifts both operands left, scales each of them,
+# adds them, and scales the sum, by a rounded high product each time. Its rounding errors are about 2**-20 of a result, so that
+# some integer in the interval nearly always exists. C includes the zero points. Exact ties that round half away from zero are
+# met by factors that are a little too large; both signs of a sum then need the same C, which not all zero points permit.
+
+SUM_FACTOR_STEPS = (0, 1, -1, 2, -2)
+"""Distances from the nearest integer of the factors that are tried."""
+SUM_SHIFT_COUNT = 3
+"""Number of shifts that are tried, the largest first. With :data:`SUM_FACTOR_STEPS` 75 tables at most, 12 ms of numpy."""
+
+
+@frozen
+class FloorSum:
+    """Constants of ``sum_floor``: factors Fa and Fb, addend C, and shift S."""
+
+    factors: tuple[int, int]
+    addend: int
+    shift: int
+
+
+def find_floor_sum(
+    results: Array, operands: tuple[Array, Array], scales: tuple[float, float], minimum: int, maximum: int
+) -> FloorSum | None:
+    """Find the constants with which ``sum_floor`` has the given results for all pairs of operands; None if there are none.
+
+    ``results``: int64 table (len(a), len(b)), clamped to ``minimum``..``maximum``. ``scales``: real factors of a and b. All
+    products and sums fit int32."""
+    a, b = operands[0][:, None], operands[1][None, :]
+    sizes = [int(np.abs(x).max()) for x in operands]
+    largest = sum(size * abs(scale) for size, scale in zip(sizes, scales, strict=True)) + max(-minimum, maximum) + 1
+    first = min(30, 30 - math.ceil(math.log2(largest)))
+    for shift in range(first, max(first - SUM_SHIFT_COUNT, 0), -1):
+        starts, ends = results << shift, (results + 1) << shift
+        for steps in sorted(product(SUM_FACTOR_STEPS, repeat=2), key=lambda pair: abs(pair[0]) + abs(pair[1])):
+            fa, fb = (round(scale * (1 << shift)) + step for scale, step in zip(scales, steps, strict=True))
+            sums = a * fa + b * fb
+            low = int((starts - sums).max(initial=-INT32_MAX, where=results > minimum))
+            high = int((ends - 1 - sums).min(initial=INT32_MAX, where=results < maximum))
+            addend = (low + high) >> 1
+            if low <= high and sizes[0] * abs(fa) + sizes[1] * abs(fb) + abs(addend) <= INT32_MAX:
+                return FloorSum((fa, fb), addend, shift)
+    return None
+
+
+def use_floor_sums(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Replace the sums of two 8-bit operands in a group by ``sum_floor``, where this is exact. Return the nodes."""
+    return tuple(_floor_sum_of(graph, node) or node for node in nodes)
+
+
+def _floor_sum_of(graph: Graph, node: Node) -> Node | None:
+    """Return the ``sum_floor`` that equals a ``qadd`` or ``sum_even``; None if there is none."""
+    if node.op not in ("qadd", "sum_even"):
+        return None
+    names = tuple(graph.types[name].dtype for name in (*node.inputs, *node.outputs))
+    if any(dtypes.nbytes(name) > 1 for name in names):
+        return None
+    found = _find_floor_sum_of_node(node.op, tuple(node.attrs.items()), names[:2])
+    if found is None:
+        return None
+    stored = {name: node.attrs[name] for name in ("minimum", "maximum", "out_dtype")}
+    constants = {
+        "factor_a": found.factors[0],
+        "factor_b": found.factors[1],
+        "addend": found.addend,
+        "shift": found.shift,
+    }
+    return replace(node, op="sum_floor", attrs={**constants, **stored})
+
+
+@lru_cache(maxsize=256)
+def _find_floor_sum_of_node(
+    op: str, attr_items: tuple[tuple[str, Any], ...], dtype_names: tuple[str, ...]
+) -> FloorSum | None:
+    """Find the constants that make ``sum_floor`` equal to a node of the operator ``op``; memoised, because fitting a network to
+    a board lowers the same layers many times."""
+    attrs = dict(attr_items)
+    a, b = (np.arange(low, high + 1) for low, high in (dtypes.int_range(name) for name in dtype_names))
+    if op == "sum_even":
+        scales = tuple(attrs[f"factor_{which}"] / 2.0 ** attrs["distance"] for which in "ab")
+    else:
+        total = attrs["multiplier"] * 2.0 ** (attrs["shift"] + attrs["left_shift"] - 62)
+        signs = (1, -1 if attrs["negate_b"] else 1)
+        scales = tuple(
+            sign * total * attrs[f"multiplier_{which}"] * 2.0 ** attrs[f"shift_{which}"]
+            for sign, which in zip(signs, "ab", strict=True)
+        )
+    grid = [x.astype(dtypes.to_numpy(name)) for x, name in zip((a, b), dtype_names, strict=True)]
+    reference = registry.get(op).reference
+    assert reference is not None
+    results = np.asarray(reference(attrs, (grid[0][:, None], grid[1][None, :]))[0], np.int64)
+    return find_floor_sum(results, (a, b), (scales[0], scales[1]), attrs["minimum"], attrs["maximum"])
+
+
+def _build_floor_sum_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    a, b = (ir.cast("int32", x) * attrs[f"factor_{which}"] for x, which in zip(args, "ab", strict=True))
+    return clamp_to_dtype(
+        (a + (b + attrs["addend"])) >> attrs["shift"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"]
+    )
+
+
+def _evaluate_floor_sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    a, b = (np.asarray(x, np.int64) * attrs[f"factor_{which}"] for x, which in zip(arrays, "ab", strict=True))
+    result = np.clip((a + b + attrs["addend"]) >> attrs["shift"], attrs["minimum"], attrs["maximum"])
+    return (np.asarray(result).astype(dtypes.to_numpy(attrs["out_dtype"])),)
+
+
+def _floor_sum_overflow_message(checked_node: CheckedNode) -> str:
+    """Return a message if the operands are no bytes, or if a sum of their products can exceed int32; else an empty string."""
+    dtype_names, attrs = [tensor_type.dtype for tensor_type in checked_node.types], checked_node.attrs
+    if any(dtypes.nbytes(name) > 1 for name in dtype_names):
+        return f"operands have unsupported dtypes; got {', '.join(dtype_names)}, expected integers of 8 bits"
+    ends = (dtypes.int_range(name) for name in dtype_names)
+    total = abs(attrs["addend"]) + sum(
+        max(-low, high) * abs(attrs[f"factor_{which}"]) for (low, high), which in zip(ends, "ab", strict=True)
+    )
+    return "" if total <= INT32_MAX else f"sums can overflow int32; got up to {total}, expected at most {INT32_MAX}"
+
+
 # ---------------------------------------------------------------- cases
+
+
+def _make_floor_sum_test_cases() -> Iterable[Case]:
+    for dtype, (fa, fb), addend, shift in (
+        ("int8", (3, 5), -7, 1),
+        ("int8", (-4194304, 4194303), 1 << 29, 23),
+        ("uint8", (1 << 21, -77), -(1 << 30), 22),
+        ("int8", (0, 1), 0, 1),
+    ):
+        low, high = dtypes.int_range(dtype)
+        edges = np.array([low, low + 1, 0, 1, 5, 100, high - 1, high], dtypes.to_numpy(dtype))
+        arrays = (np.repeat(edges[:, None], 8, 1), np.broadcast_to(edges, (8, 8)).copy())
+        attrs: dict[str, Any] = {"factor_a": fa, "factor_b": fb, "addend": addend, "shift": shift}
+        attrs |= {"minimum": low, "maximum": high, "out_dtype": dtype}
+        yield Case(attrs, (TensorType((8, 8), dtype),) * 2, arrays=arrays, name=f"{dtype} {fa} {fb} {shift}")
+        types = (TensorType((2, 3, 4), dtype), TensorType((4,), dtype))
+        yield Case(attrs, types, (1,), name=f"{dtype} {fa} {fb} {shift} broadcast")
+        types = (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype))
+        yield Case(attrs, types, name=f"{dtype} {fa} {fb} {shift} both ways")
 
 
 def _make_half_even_test_cases(op_name: str) -> Iterable[Case]:
@@ -389,7 +537,26 @@ def _make_half_even_test_cases(op_name: str) -> Iterable[Case]:
 _ZEROS: Attributes = {"zero_point_a": integer("of a"), "zero_point_b": integer("of b")}
 _ZERO_POINTS = (make_zero_point_range_check("zero_point_a", 0), make_zero_point_range_check("zero_point_b", 1))
 
+_SUM_FACTOR = {"least": -(1 << 23), "most": 1 << 23}
+
 OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "sum_floor",
+        infer=_infer_half_even_types,
+        reference=_evaluate_floor_sum_reference,
+        scalar=_build_floor_sum_expr,
+        cases=_make_floor_sum_test_cases,
+        sound=(stored_range_error_message, _floor_sum_overflow_message),
+        attrs={
+            "factor_a": integer("of a", **_SUM_FACTOR),
+            "factor_b": integer("of b", **_SUM_FACTOR),
+            "addend": integer("added to both products", least=-INT32_MAX, most=INT32_MAX),
+            "shift": integer("bits by which the sum is shifted to the right", least=1, most=30),
+            **{name: STORED[name] for name in ("minimum", "maximum", "out_dtype")},
+        },
+        operand_names=("a", "b"),
+        formula="clamp(floor((a * {factor_a} + b * {factor_b} + {addend}) / 2**{shift}), {minimum}, {maximum})",
+    ),
     OpDef(
         "sum_even",
         infer=_infer_half_even_types,
