@@ -77,15 +77,22 @@ def test_points_of_winograd_are_exact(dtype: str) -> None:
     check(task_of("conv2d", attrs, TensorType((1, 8, 8, 8), dtype), {"w": weight}), "winograd", "winograd floats")
 
 
+def test_points_of_opened_winograd_weights_are_exact() -> None:
+    weight = np.random.default_rng(1).choice(np.array([-128, -127, 0, 127]), (24, 3, 3, 8)).astype("int8")
+    attrs = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32", "algorithm": "winograd_opened"}
+    task = task_of("conv2d", attrs, TensorType((1, 7, 8, 8), "int8"), {"w": weight})
+    check(task, "winograd", count=2)
+
+
 def test_points_of_the_sketch_are_exact() -> None:
     pool = registry.get("avg_pool2d")
     attrs = {**default_attributes(pool.attrs), "kernel": (2, 3), "strides": (2, 2), "padding": (0, 1, 0, 1)}
     check(task_of("avg_pool2d", attrs, TensorType((1, 8, 8, 6), "float32"), {}), "sketch")
 
 
-def check(task: Task, *rules: str) -> None:
+def check(task: Task, *rules: str, count: int = DRAWN) -> None:
     candidates = drawn(task, rules)
-    assert len(candidates) == DRAWN
+    assert len(candidates) == count
     assert {result.status for result in HostRunner(target_for("x86-64-v2")).measure(task, candidates)} == {OK}
 
 

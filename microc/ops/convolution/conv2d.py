@@ -137,6 +137,9 @@ def _make_conv2d_test_cases() -> Iterable[Case]:
         yield _make_geometry_test_case(
             (2, 5, 7, 4), 3, (3, 3), dtype_names, padding=odd, pad_value=pad, algorithm="winograd"
         )
+        yield _make_geometry_test_case(
+            (2, 5, 7, 4), 3, (3, 3), dtype_names, padding=odd, pad_value=pad, algorithm="winograd_opened"
+        )
     floats = "float32 float32 float32"
     yield _make_geometry_test_case((1, 4, 6, 16), 32, (3, 3), floats, bias=False)
     yield _make_geometry_test_case((1, 6, 9, 8), 4, (3, 3), floats, padding=same, algorithm="winograd_floats")
@@ -273,8 +276,9 @@ def _compute_conv2d(call: OpCall) -> te.Tensor:
     g = infer_geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     algorithm = attrs["algorithm"]
-    if algorithm in ("winograd", "winograd_floats", "winograd_four"):
-        return conv2d_algorithms.compute_winograd(call, g, 4 if algorithm == "winograd_four" else 2)
+    if algorithm in ("winograd", "winograd_floats", "winograd_four", "winograd_opened"):
+        opened = algorithm == "winograd_opened"
+        return conv2d_algorithms.compute_winograd(call, g, 4 if algorithm == "winograd_four" else 2, opened=opened)
     if algorithm == "pairs":
         packing = find_pair_packing(call)
         if packing is None:
@@ -396,6 +400,7 @@ def _is_single_channel(call: OpCall) -> bool:
 ALGORITHMS: Algorithms = {
     "winograd": _can_use_winograd,
     "winograd_floats": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd),
+    "winograd_opened": lambda call: _can_use_winograd(call) and conv2d_algorithms.can_open_winograd_weights(call),
     "winograd_four": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd_4x4),
     "pairs": lambda call: find_pair_packing(call) is not None,
     "grouped": _is_fixed_size_grouped_convolution,
@@ -411,7 +416,7 @@ ALGORITHMS: Algorithms = {
 """Algorithms with a predicate that tests whether the algorithm can compute a call.
 
 - ``winograd``, ``winograd_floats``, ``winograd_four``: Winograd's minimal filtering of integers, and of floats in tiles
-of 2 x 2 or 4 x 4.
+of 2 x 2 or 4 x 4; ``winograd_opened``: of integers, with weights that are transformed at run time.
 - ``pairs``: two pixels are multiplied in one word.
 - ``grouped``: one matrix product for each group of channels.
 - ``unsigned``: depthwise convolution of data stored as uint8; ``unsigned_rows``: matrix product of such data.

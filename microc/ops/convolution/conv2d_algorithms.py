@@ -37,7 +37,7 @@ from microc.ops.matrix.gemm import (
 from microc.ops.registry import WORD, OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
-from microc.tir.names import ACC, HALVES, PADDED, ROWS, TILE, UNTILE, WINDOWS
+from microc.tir.names import ACC, FILTER, HALVES, PADDED, ROWS, TILE, UNTILE, WINDOWS
 
 # ---- Convolution whose windows slide over the rows of an image, for cores with vectors, which read pixels in place.
 #
@@ -194,6 +194,12 @@ def build_float16_depthwise_product(call: OpCall) -> te.Tensor:
 # overflows: ``can_use_winograd`` proves that from the weights. Elements of V are sums of four inputs with signs, so that |V| <=
 # 512 for bytes; |U| <= 9 max|g|. Border elements are read as the pad value like any other input.
 #
+# Opened weights. U takes 3.6 times the bytes of g. Where many channels share a small image, g is stored instead, and a kernel
+# computes U for a few output channels at a time. Then U = H g H', where H is 2 G with ones in place of its twos: 21 additions for
+# the 16 numbers of a channel, which 2 G would double by 14 more. The first and the last column of A' become twice as large in
+# its place, at no cost on cores whose additions shift an operand. Factors of two move from U to A', so that the products are
+# those above, and no number is larger.
+#
 # Floats. U = G g G' is rounded once, V by two additions a number, Y by four. With u = 2**-24 and first-order terms alone
 #
 #     |error of Y| <= (C + 8) u |A'| [sum over channels of |U| o (|B'| |d| |B|)] |A|,
@@ -219,14 +225,18 @@ def build_float16_depthwise_product(call: OpCall) -> te.Tensor:
 # Measured against float64 the error of F(4 x 4) is 2 to 5 times that of direct sums (1.6e-6 of the largest output at 16
 # channels).
 #
-# Stages: ``padded`` (only where something is padded), ``input_tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
-# ``untile`` (Y and bias).
+# Stages: ``padded`` (only where something is padded), ``tile`` (V), ``filter`` (U, only of opened weights), ``acc`` (sums M of
+# U V), ``rows`` (A' M), ``untile`` (Y and bias).
 
 POINTS = 4
 """Number of inputs of a Winograd tile along an axis, for two outputs."""
 PAIR = 2
 """The number of tiles in a row is padded to a multiple of this number, so that schedules can compute two tiles at
 once."""
+OPENED_SHARE = 4
+"""Least ratio of the bytes of stored U to the workspace of opened weights, for U of a pair of output channels and V of a row of
+tiles. Boards with Cortex-M4, M7 and M33 have 4.0 times as much flash as RAM (median of 26). Fewer tiles at once would share
+opened weights too rarely: at 4 of 8 tiles a layer of 32 channels took 1.37 times the instructions of stored U."""
 _TWICE_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int64)
 _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
 _G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
@@ -308,9 +318,18 @@ def can_use_integer_winograd(
     return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
 
 
-def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor:
+def can_open_winograd_weights(call: OpCall) -> bool:
+    """Test whether Winograd's transform of int8 weights at run time takes little workspace beside the flash that it saves."""
+    data, weight, _ = call.data_weight_bias
+    if weight.type.dtype != "int8" or call.attrs.get("open"):
+        return False
+    g = infer_geometry({**DEFAULTS, **call.attrs}, data.type.shape, weight.type.shape)
+    return OPENED_SHARE * (winograd_tile_counts(g)[1] + PAIR) <= g.out_channels
+
+
+def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2, *, opened: bool = False) -> te.Tensor:
     """Build the convolution ``untile`` (N, OH, OW, O) in int32 or float32 by Winograd tiles of ``tile_size`` x
-    ``tile_size`` outputs."""
+    ``tile_size`` outputs. ``opened``: int8 weights are stored as they are, and transformed at run time."""
     data, weight, bias = call.data_weight_bias
     floats = data.type.dtype == "float32"
     is_possible = (
@@ -328,16 +347,40 @@ def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor
     # Tiles that exceed the image read beyond it: the border is enlarged to 2 inputs more than the tiles' outputs.
     reach = (top, left, tile_size * rows + 2 - g.height - top, tile_size * columns + 2 - g.width - left)
     padded = pad_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
-    u = weight.packed(transform_winograd_weights(weight.data, tile_size).astype(np.float32 if floats else np.int16))
-    return _build_winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), tile_size)
+    if opened:
+        u = _build_weight_transform(g, weight.tensor(weight.type.shape))
+    else:
+        u = weight.packed(transform_winograd_weights(weight.data, tile_size).astype(np.float32 if floats else np.int16))
+    first = None if bias is None else bias.tensor((bias.type.size,))
+    return _build_winograd_stages(g, padded, u, first, tile_size, edge_factor=2 if opened else 1)
+
+
+def _build_weight_transform(g: Geometry, weight: te.Tensor) -> te.Tensor:
+    """Build the stage ``filter``: opened weights U (P, O, C) in int16 of int8 weights (O, 3, 3, C)."""
+
+    def build_step(i: Expr, column: list[Expr]) -> Expr:
+        ends = column[0] + column[2]
+        return _build_select_chain(i, [column[0], ends + column[1], ends - column[1], column[2]])
+
+    def build_weight(s: Var, o: Var, c: Var) -> Expr:
+        columns = [build_step(s // POINTS, [ir.cast("int32", weight[o, p, q, c]) for p in range(3)]) for q in range(3)]
+        return ir.cast("int16", build_step(s % POINTS, columns))
+
+    return te.compute((POINTS * POINTS, g.out_channels, g.channels), build_weight, FILTER, ("s", "o", "c"))
 
 
 def _build_winograd_stages(
-    g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, tile_size: int
+    g: Geometry,
+    padded: te.Tensor,
+    weight: te.Tensor,
+    bias: te.Tensor | None,
+    tile_size: int,
+    edge_factor: int,
 ) -> te.Tensor:
     """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).
 
-    Return the last stage, ``untile`` (N, OH, OW, O). Sums are int32 with U and V in int16, or all are float32."""
+    Return the last stage, ``untile`` (N, OH, OW, O). Sums are int32 with U and V in int16, or all are float32.
+    ``edge_factor``: factor of the first and the last row and column of M (2: of opened weights)."""
     rows, columns = winograd_tile_counts(g, tile_size)
     points, image = tile_size + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
@@ -362,13 +405,19 @@ def _build_winograd_stages(
 
     m = te.compute((points * points, *image, g.out_channels), build_product, ACC, ("s", "n", "y", "x", "o"))
 
+    def transform_back(a: Expr, column: list[Expr]) -> Expr:
+        ends = (0, points - 1) if edge_factor > 1 else ()
+        return back(a, [x * edge_factor if i in ends else x for i, x in enumerate(column)])
+
     def build_output_row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
-        return back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
+        return transform_back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
 
     z = te.compute((points, tile_size, *image, g.out_channels), build_output_row, ROWS, ("j", "a", "n", "y", "x", "o"))
 
     def build_output_element(n: Var, y: Var, x: Var, o: Var) -> Expr:
-        total = back(x % tile_size, [z[j, y % tile_size, n, y // tile_size, x // tile_size, o] for j in range(points)])
+        total = transform_back(
+            x % tile_size, [z[j, y % tile_size, n, y // tile_size, x // tile_size, o] for j in range(points)]
+        )
         # Integer U is 4 G g G', so the sum is 4 Y, and the shift is exact.
         total = total >> 2 if wide == "int32" else total
         return total if bias is None else total + ir.cast(wide, bias[o])

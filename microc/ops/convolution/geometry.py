@@ -61,6 +61,7 @@ ATTRS: Attributes = {
         "winograd",
         "winograd_floats",
         "winograd_four",
+        "winograd_opened",
     ),
     "dynamic": DYNAMIC,
     "open": integers("for variable sizes: the largest padding on each side", OPTIONAL, length=4, least=0),

@@ -211,6 +211,7 @@ THREADS = "threads"
 should have divisors."""
 ALGORITHMS = {
     "winograd": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
+    "winograd_opened": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": CoreRequirement(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "winograd_four": CoreRequirement(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "half": CoreRequirement(frozenset({HALF_FLOATS, HALF_MATH}), dominates=frozenset({"direct", "opened"})),

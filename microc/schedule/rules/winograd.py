@@ -6,7 +6,8 @@ Integers, on cores with DSP instructions: some tiles of a row of tiles are compu
 copied and transformed by pairs of channels (``add_i16x2``, ``sub_i16x2``) into int16, in the channel order 0, 2, 1, 3
 that ``evens`` yields. For a pair of tiles and a pair of output channels ``dot2`` accumulates the 16 products one after
 the other in four registers. Then the outputs of every tile are computed from its 16 sums. The workspace contains the
-transformed inputs of these tiles, and 64 sums.
+transformed inputs of these tiles, and 64 sums. Opened weights are transformed in the same way, for a pair of output channels
+before their products with all tiles of a row, and once more for every row of tiles.
 
 Floats, on cores with a fused multiply-add: the 16 or 36 products are computed one after the other, each as a matrix
 product. Its rows are as many tiles of a row as fit the registers, its columns some output channels."""
@@ -22,7 +23,7 @@ from microc.schedule.rules.rule import Decisions, float_vector_level, largest_di
 from microc.schedule.rules.vectors import LOAD_COST
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
-from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
+from microc.tir.names import ACC, FILTER, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 
 SCRATCH = 2048
 """Most bytes of transformed inputs at once, unless a single pair of tiles needs more."""
@@ -79,14 +80,18 @@ def _row_tiles_and_input_channels(start: Schedule) -> tuple[int, int]:
 def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """Return the number of tiles of a row that are transformed at once, as a tuple of one: the most that fit in
     :data:`SCRATCH`."""
+    if start.has(FILTER):
+        return search_tile_counts(start, target, goal)
     most = max(PAIR, SCRATCH // (2 * 16 * _row_tiles_and_input_channels(start)[1]))
     return (max(n for n in search_tile_counts(start, target, goal) if n <= most),)
 
 
 def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """Return the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a
-    row."""
+    row. All tiles of a row share opened weights."""
     columns, _ = _row_tiles_and_input_channels(start)
+    if start.has(FILTER):
+        return (columns,)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
@@ -126,7 +131,12 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
         schedule = vectorize_copy(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
-    schedule = _schedule_int16_products(_transform_inputs(schedule), weight, decisions["unroll"])
+    schedule = _transform_inputs(schedule)
+    if schedule.has(FILTER):
+        schedule = _open_weights(schedule.compute_at(FILTER, f"{o}_0"))
+    else:
+        schedule = schedule.transform_layout(weight, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
+    schedule = _schedule_int16_products(schedule, decisions["unroll"])
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
     for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
@@ -139,7 +149,8 @@ def _inline_output_transform(start: Schedule) -> tuple[Schedule, str, str]:
     transformed weights)."""
     points, *_, channels = find_buffer(start.func, TILE).shape
     outputs = find_buffer(start.func, ACC).shape[-1]
-    weight = next(b.name for b in start.func.params if b.shape == (points, outputs, channels))
+    transformed = [b.name for b in start.func.params if b.shape == (points, outputs, channels)]
+    weight = FILTER if start.has(FILTER) else transformed[0]
     return (start.compute_inline(UNTILE), OUT, weight) if start.has(OUT) else (start, UNTILE, weight)
 
 
@@ -151,9 +162,16 @@ def _transform_inputs(schedule: Schedule) -> Schedule:
     return schedule.unroll(s).vectorize(f"{c}_1")
 
 
-def _schedule_int16_products(schedule: Schedule, weight_name: str, unroll: int) -> Schedule:
+def _open_weights(schedule: Schedule) -> Schedule:
+    """Schedule the transform of opened weights as that of inputs: four channels at once, all points one after the other."""
+    schedule = schedule.transform_layout(FILTER, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
+    s, o, c = schedule.loops_of(FILTER)[-3:]
+    schedule = schedule.split(c, (None, STEP)).reorder(o, f"{c}_0", f"{c}_1", s)
+    return schedule.unroll(s).vectorize(f"{c}_1")
+
+
+def _schedule_int16_products(schedule: Schedule, unroll: int) -> Schedule:
     """Schedule the int16 products at a point of the transform: K innermost, two by two sums in registers."""
-    schedule = schedule.transform_layout(weight_name, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
     *_, x, o, k = schedule.loops_of(ACC)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")

@@ -23,9 +23,11 @@ from microc.ops.convolution.conv2d_algorithms import (
     transform_winograd_weights,
 )
 from microc.ops.convolution.geometry import DEFAULTS
+from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case
+from microc.schedule.choose import Choice
 from microc.schedule.rules.rule import FAST_MATH
-from microc.target import SIZE, SPEED, target_for
+from microc.target import SIZE, SPEED, Goal, target_for
 from tests.ops.harness import evaluate
 from tests.support.campaign import examples
 
@@ -151,6 +153,13 @@ def test_tiles_of_four_fill_the_image(size: int, suits: bool) -> None:
 
 def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True) -> str:
     """The rule whose schedule is taken for a convolution with padding, for speed or for size."""
+    return choice(cpu, SIZE if size else SPEED, shape, outputs, dtype, math)[1].schedule.rule
+
+
+def choice(
+    cpu: str, goal: Goal, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True
+) -> tuple[LoweredGroup, Choice]:
+    """The group and the choice for a convolution with padding."""
     integers = dtype == "int8"
     weight = np.random.default_rng(1).integers(-127, 128, (outputs, 3, 3, shape[3])).astype(dtype)
     weight = (
@@ -164,7 +173,7 @@ def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str 
     node = Node("conv2d", ("x", "w"), ("y",), attrs)
     graph = Graph("net", ("x",), ("y",), (node,), types, {"w": weight})
     target = target_for(cpu).with_features(FAST_MATH) if math else target_for(cpu)
-    return schedule_group(graph, (node,), target, SIZE if size else SPEED, "kernel")[1].schedule.rule
+    return schedule_group(graph, (node,), target, goal, "kernel")
 
 
 def test_the_cost_model_takes_it_where_it_pays() -> None:
@@ -173,6 +182,21 @@ def test_the_cost_model_takes_it_where_it_pays() -> None:
     assert rule("cortex-m4", True, (1, 16, 16, 16), 16) != "winograd"
     assert rule("cortex-m3", False, (1, 16, 16, 16), 16) != "winograd"
     assert rule("cortex-m4", False, (1, 16, 16, 3), 16) != "winograd"
+
+
+@pytest.mark.parametrize(
+    ("goal", "shape", "outputs", "algorithm"),
+    [
+        (SPEED, (1, 8, 8, 64), 64, "winograd"),
+        (Goal("balanced", 20.0), (1, 8, 8, 64), 64, "winograd_opened"),
+        (Goal("balanced", 20.0), (1, 16, 16, 32), 32, "winograd"),
+    ],
+)
+def test_weights_are_opened_where_many_channels_share_a_small_image(
+    goal: Goal, shape: tuple[int, ...], outputs: int, algorithm: str
+) -> None:
+    """Stored weights take more flash; opened ones of a large image take too much workspace."""
+    assert choice("cortex-m4", goal, shape, outputs)[0].algorithm == algorithm
 
 
 @pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m7", "x86-64-v3", "x86-64-v4", "aarch64"])
