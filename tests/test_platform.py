@@ -29,11 +29,14 @@ from microc.device.boards import load_board
 from microc.device.emulators import Emulator
 from microc.device.toolchain import read_linked_sizes
 from microc.errors import ToolError
+from microc.reports.saved_reports import report
 from microc.target import target_for
+from tests.support.campaign import in_campaign
 from tests.support.native import WARNINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
+WINE = shutil.which("wine64") or shutil.which("wine")
 MINGW = shutil.which("x86_64-w64-mingw32-gcc-posix") or shutil.which("x86_64-w64-mingw32-gcc")
 ASKS = re.compile(
     r"sys\.platform|os\.name\b|platform\.system\(|\b(?:import|from) (?:fcntl|termios|pwd|grp|pty|tty|resource|msvcrt)\b"
@@ -206,15 +209,41 @@ def test_a_path_of_windows_is_an_argument(monkeypatch: pytest.MonkeyPatch) -> No
         operating_system.split_command('a "b')
 
 
-@pytest.mark.skipif(MINGW is None, reason="needs MinGW: apt-get install gcc-mingw-w64-x86-64")
-def test_the_host_board_is_built_by_mingw(tmp_path: Path) -> None:
+def build_by_mingw(folder: Path) -> Path:
+    """Write the example's project for this computer, and build it for Windows without a warning."""
     module = compile_model(DIGITS, target_for("host"), Options(name="digits"))
-    write_tree(tmp_path / "host", project_files([module], load_board("host"), "test"))
-    command = ["make", "-s", f"CC={MINGW}", "OS=Windows_NT", "CFLAGS=-Werror"]
-    done = subprocess.run(command, cwd=tmp_path / "host", capture_output=True, text=True, check=False)
+    write_tree(folder, project_files([module], load_board("host"), "test"))
+    command = ["make", "-s", f"CC={MINGW}", "OS=Windows_NT", "CFLAGS=-Werror -pedantic-errors"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    sizes = read_linked_sizes(tmp_path / "host" / "firmware.elf")
+    return folder
+
+
+@pytest.mark.skipif(MINGW is None, reason="needs MinGW: apt-get install gcc-mingw-w64-x86-64")
+def test_the_host_board_is_built_by_mingw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = build_by_mingw(tmp_path / "host")
+    sizes = read_linked_sizes(host / "firmware.elf")
     assert dict(sizes.sections)[".text"] < sizes.flash and sizes.static_ram > 1000
+    assert report(host).data["firmware"] is None
+    assert cli.main(["size", str(host)]) == 5
+    assert "do not record the sizes of symbols" in capsys.readouterr().err
+
+
+@in_campaign  # Wine's first start takes half a minute
+@pytest.mark.skipif(
+    MINGW is None or WINE is None, reason="needs MinGW and Wine: apt-get install gcc-mingw-w64-x86-64 wine64"
+)
+def test_a_program_of_windows_computes_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this computer before a program of Windows: its pipes are those of Windows, its timer and its line ends."""
+    monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
+    monkeypatch.setenv("WINEDEBUG", "-all")
+    host = build_by_mingw(tmp_path / "host")
+    subprocess.run(
+        [str(WINE), "wineboot"], check=True, capture_output=True, timeout=300
+    )  # takes longer than a board may
+    address = f"pipe:{WINE} {operating_system.quote_argument(str(host / 'firmware.elf'))}"
+    for command in ("verify", "run", "profile"):
+        assert cli.main([command, str(host), "--port", address]) == 0, command
 
 
 @pytest.mark.skipif(MINGW is None, reason="needs MinGW: apt-get install gcc-mingw-w64-x86-64")

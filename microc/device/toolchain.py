@@ -311,6 +311,17 @@ def read_linked_sizes(elf: Path) -> LinkedSizes:
         raise ToolError(f"not a program that microc can read: {error}", where=str(elf)) from error
 
 
+def has_symbol_sizes(program: Path) -> bool:
+    """Test whether the format of a linked program records the sizes of symbols: that of Windows (PE) and that of macOS (Mach-O)
+    do not. True for a missing file."""
+    try:
+        with open_regular_file(program) as stream:
+            magic = stream.read(4)
+    except OSError:
+        return True
+    return magic[:2] != _PE_MAGIC and magic != _MACH_O_MAGIC
+
+
 # Tables of sections: "PE Format" in Microsoft's documentation, <mach-o/loader.h> of macOS. Debug sections are not loaded.
 
 _PE_MAGIC, _MACH_O_MAGIC = b"MZ", b"\xcf\xfa\xed\xfe"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
-from microc.device.toolchain import DAMAGED_ELF, HOT_CODE, STACK, strip_clone_suffix
+from microc.device.toolchain import DAMAGED_ELF, HOT_CODE, STACK, has_symbol_sizes, strip_clone_suffix
 from microc.errors import GrowthError, ToolError, UsageError
 from microc.plan.liveness import count_covered_addresses
 
@@ -70,6 +70,12 @@ def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Pr
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
+    if not has_symbol_sizes(elf):
+        raise ToolError(
+            "programs of Windows and macOS do not record the sizes of symbols; expected an ELF file",
+            where=str(elf),
+            hint="measure the firmware of a board: microc compile --board BOARD",
+        )
     try:
         sources: dict[str, str] = {}
         for path in sorted(objects):
@@ -441,6 +447,12 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
     layers = tuple(layer for network in networks for layer in _layer_sizes(network.manifest, ordered))
     return SizeReport(path.name, project.board.name, **totals, stack=project.peak_stack, layers=layers, symbols=ordered)
+
+
+def measure_firmware_if_built(project: Project) -> SizeReport | None:
+    """Measure the linked firmware of a project; None if it is not built, or if its program does not record the sizes of
+    symbols (:func:`microc.device.toolchain.has_symbol_sizes`)."""
+    return measure_firmware(project) if project.elf.is_file() and has_symbol_sizes(project.elf) else None
 
 
 def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:

@@ -658,10 +658,10 @@ class Device(Showable):
     def profile(self) -> Profile:
         """Measure every layer of one inference, on the inputs that are in the board's memory. ``print`` shows the
         result as a table."""
-        from microc.reports.firmware_size import measure_firmware
+        from microc.reports.firmware_size import measure_firmware_if_built
         from microc.run.profile import make_profile
 
-        size = measure_firmware(self.project) if self.project.elf.is_file() else None
+        size = measure_firmware_if_built(self.project)
         ticks, cycles = self.measure_kernels()
         return make_profile(self.project, self.clock, ticks, size, cycles)
 
