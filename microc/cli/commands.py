@@ -140,7 +140,8 @@ def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
         *next_command_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
-    steps = rewrite_advice_commands(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
+    advice = select_printed_advice(report["next_steps"])
+    steps = rewrite_advice_commands(advice, about, arguments, arguments.models[0], arguments.output)
     return show.Answer({"folder": str(folder), "report": report}, document(facts(rows), next_steps(steps)))
 
 

@@ -108,22 +108,26 @@ def _make_report_of_source(
 
 
 def rewrite_advice_commands(
-    advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: CompileArguments, source: Path
+    advice: Sequence[Mapping[str, Any]],
+    data: Mapping[str, Any],
+    arguments: CompileArguments,
+    source: Path,
+    output: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Rewrite the commands in advice so that the user can run them in the current folder.
 
     The commands then contain the path of the model, and the compilation options of this command line. ``data``: data of the
     report; ``source``: path of the model or project. If it is a project, its model is searched for in the folder that contains
-    the project.
+    the project, and commands write the project. ``output``: path that this command line writes.
     """
     from microc.reports.advice import rewrite_command_of_advice
 
     if not source.is_dir():
-        options = compilation_option_words(arguments.words, arguments.board)
-        return [rewrite_command_of_advice(item, data, str(source), options) for item in advice]
+        options, written = compilation_option_words(arguments.words, arguments.board), str(output or "")
+        return [rewrite_command_of_advice(item, data, str(source), options, written) for item in advice]
     neighbour = source.parent / data["source"]
     path = str(neighbour) if not Path(data["source"]).exists() and neighbour.is_file() else data["source"]
-    return [rewrite_command_of_advice(item, data, path or data["model"], None) for item in advice]
+    return [rewrite_command_of_advice(item, data, path or data["model"], None, str(source)) for item in advice]
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[Fact]:

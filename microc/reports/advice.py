@@ -596,12 +596,13 @@ ADVICES: tuple[Callable[[AdvisedNetwork], Iterator[Advice]], ...] = (
 
 
 def rewrite_command_of_advice(
-    advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
+    advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None, output: str = ""
 ) -> dict[str, Any]:
     """Return ``advice`` with a command that the user can run in the present folder.
 
     The command names the model by the path ``model``. The user's compilation options ``options`` replace the options that
-    the report contains; None: the report's options are kept."""
+    the report contains; None: the report's options are kept. ``output``: path that ``microc compile`` writes, empty for
+    the folder ``firmware``."""
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = split_command(advice["command"])
@@ -609,10 +610,9 @@ def rewrite_command_of_advice(
     parts = [part for part in _group_flags(words) if part not in report_flags]
     first_flag = len([part for part in parts if not part[0].startswith("-")])
     user_flags = _group_flags(options or ()) if name in _COMPILING_COMMANDS else []
-    return {
-        **advice,
-        "command": f"microc {name} {quote_argument(model)}{_join_flags([*parts[:first_flag], *user_flags, *parts[first_flag:]])}",
-    }
+    written = [["-o", output]] if output and name == "compile" else []
+    flags = _join_flags([*parts[:first_flag], *user_flags, *parts[first_flag:], *written])
+    return {**advice, "command": f"microc {name} {quote_argument(model)}{flags}"}
 
 
 def _group_flags(command_words: Sequence[str]) -> list[list[str]]:

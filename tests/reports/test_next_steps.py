@@ -195,6 +195,24 @@ def test_commands_work_as_they_are_printed(
     assert all(command[2] == model.name for command in printed(capsys.readouterr().out))
 
 
+def test_commands_write_where_this_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compiling elsewhere, and the report of a project elsewhere; a report of a model has no folder, and says firmware."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("x.onnx").write_bytes(digits.QDQ.read_bytes())
+    words = ["x.onnx", "--board", "microbit"]
+    for command, folder in (
+        (["compile", *words, "-o", "out/my fw"], "out/my fw"),
+        (["report", "out/my fw"], "out/my fw"),
+        (["report", *words], "firmware"),
+    ):
+        assert main(command) == 0
+        compiling = [line for line in printed(capsys.readouterr().out) if line[1] == "compile"]
+        assert compiling and all(line[-2:] == ["-o", folder] and line.count("-o") == 1 for line in compiling)
+
+
 def printed(text: str) -> list[list[str]]:
     """The commands below ``what to do next``, as a shell reads them."""
     shown = text.partition("what to do next\n")[2].replace(" \\\n", " ")
