@@ -294,3 +294,44 @@ def test_programs_of_windows_and_macos_have_sizes(tmp_path: Path) -> None:
         program.write_bytes(damaged)
         with pytest.raises(ToolError, match="not a program that microc can read"):
             read_linked_sizes(program)
+
+
+@pytest.mark.skipif(
+    sys.implementation.name != "cpython", reason="frames of Python functions are pieces of memory in CPython"
+)
+def test_calls_map_no_memory_where_the_stack_is_reserved() -> None:
+    resource = pytest.importorskip("resource")
+
+    def page_faults() -> int:
+        return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+
+    def call_at_depth(depth: int) -> int:
+        """Call a function 500 times below ``depth`` others; return the page faults."""
+        if depth:
+            return call_at_depth(depth - 1)
+        before = page_faults()
+        for _ in range(500):
+            _return_argument(None)
+        return page_faults() - before
+
+    @operating_system.reserves_stack
+    def most_faults() -> int:
+        return max(map(call_at_depth, range(400)))
+
+    assert most_faults() < 500
+
+
+def _return_argument(value: object) -> object:
+    return value
+
+
+def test_function_that_reserves_stack_keeps_results_and_errors() -> None:
+    @operating_system.reserves_stack
+    def divide(dividend: int, *, by: int) -> int:
+        """Divide."""
+        return dividend // by
+
+    assert divide(7, by=2) == 3
+    assert (divide.__name__, divide.__doc__) == ("divide", "Divide.")
+    with pytest.raises(ZeroDivisionError):
+        divide(1, by=0)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from microc.base.operating_system import is_closed_pipe
+from microc.base.operating_system import is_closed_pipe, reserves_stack
 from microc.errors import InternalError, MicrocError
 
 SCHEMA_VERSION = 1
@@ -28,6 +28,7 @@ COLLECT_AFTER = 1_000_000
 It is large because a compilation creates almost no cycles, and most of its objects are needed until the end."""
 
 
+@reserves_stack
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: of this process); return the exit code, as :mod:`microc.errors` documents it."""
     from microc.compiler import interaction

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from microc.base.operating_system import reserves_stack
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.fit.budget import BoardCapacity, arena_bytes, refuse_large_read_buffers, with_math_features
 from microc.compiler.fit.lower_bounds import (
@@ -126,6 +127,7 @@ def compile_model(
     return compile_network(source, target, options, progress, capacity).module
 
 
+@reserves_stack
 def compile_network(
     source: Path | Graph,
     target: Target,
