@@ -160,10 +160,12 @@ def _bound_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping
     return min(by_dtype, largest_partial_sum(checked_node, 0) + abs(zero))
 
 
-def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_output_types(
+    op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], declared: Sequence[TensorType | None]
+) -> tuple[TensorType, ...]:
     """Infer the types of a node's results; raise ModelError if its operands or attributes are invalid."""
     try:
-        return infer_types(op, attrs, types, "")
+        return registry.keep_declared_dtypes(op, infer_types(op, attrs, types, ""), declared)
     except INVALID_INPUT_ERRORS as error:
         raise ModelError(f"the operands or attributes are invalid ({type(error).__name__}: {error})") from error
 

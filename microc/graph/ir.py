@@ -272,7 +272,9 @@ def shorten_text(text: str) -> str:
 # ---- Graph verification: :func:`verify` checks the rules that every pass must preserve.
 
 
-Infer = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Sequence[TensorType]]
+Infer = Callable[[str, Mapping[str, Any], Sequence[TensorType], Sequence[TensorType | None]], Sequence[TensorType]]
+"""Function from an operator, its attributes, and the types of its operands and of its declared results to the types that
+the results must have. The declared type of a result without a name is None."""
 Fault = Callable[[Node, Graph, Mapping[str, Node]], str]
 
 
@@ -291,10 +293,11 @@ def verify(
     the data of constants have their type. Inputs are not computed; outputs and state updates are defined. Every group
     of nodes can run as one kernel.
 
-    If ``infer`` is given, the types of all results are compared in shape and dtype with ``infer(op, attributes, types
-    of the inputs that are present)``. If ``constants`` is given, ``constants(node, graph, nodes by the values that they
-    compute)`` returns the problem of a node whose constant operands are invalid as indices, shifts and the like, or an
-    empty string. Such a problem raises :class:`ModelError`, because the model contains these numbers."""
+    If ``infer`` is given, the types of all results are compared in shape and dtype with ``infer(op, attributes,
+    types of the inputs that are present, types of the results)``. If ``constants`` is given, ``constants(node,
+    graph, nodes by the values that they compute)`` returns the problem of a node whose constant operands are
+    invalid as indices, shifts and the like, or an empty string. Such a problem raises :class:`ModelError`, because
+    the model contains these numbers."""
     _Verifier(graph, infer, where, verified).check_graph()
     if constants is not None:
         producers = graph.producer()
@@ -398,15 +401,15 @@ class _Verifier:
     def check_inferred_types(self, node: Node, infer: Infer) -> None:
         """Check that the types of a node's results equal the types that ``infer`` returns, in shape and dtype."""
         try:
-            wanted = infer(node.op, node.attrs, [self.graph.types[name] for name in node.inputs if name])
+            types = self.graph.types
+            declared = [types[name] if name else None for name in node.outputs]
+            wanted = infer(node.op, node.attrs, [types[name] for name in node.inputs if name], declared)
         except MicrocError as error:
             self.fail(f"type inference fails: {error.what}", node)
         if len(wanted) != len(node.outputs):
             self.fail(f"wrong number of results; got {len(node.outputs)}, expected {len(wanted)}", node)
-        for name, kind in zip(node.outputs, wanted, strict=True):
-            mine = self.graph.types[name] if name else kind
-            chosen = mine.quant is not None  # a quantised result has the dtype that the model gives it
-            if mine.shape != kind.shape or not (chosen or mine.dtype == kind.dtype):
+        for name, mine, kind in zip(node.outputs, declared, wanted, strict=True):
+            if mine is not None and (mine.shape, mine.dtype) != (kind.shape, kind.dtype):
                 self.fail(
                     f"result {name!r} has a wrong type; got {_format_type(mine)}, expected {_format_type(kind)}", node
                 )

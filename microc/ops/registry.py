@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -562,6 +563,31 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     if reason := attribute_error_message(definition.attrs, whole):
         raise ModelError(f"{op}: {reason}")
     return definition.infer(whole, types)
+
+
+def keep_declared_dtypes(
+    op: str, inferred: Sequence[TensorType], declared: Sequence[TensorType | None]
+) -> tuple[TensorType, ...]:
+    """Return the inferred result types of the operator ``op`` with the dtypes that a graph may declare instead.
+
+    A quantised result of an operator that is legalised or expanded has the dtype that the graph declares, because the
+    replacement requantises to it. Every other result, also one that is not declared (None), has the inferred dtype."""
+    definition = get(op)
+    if definition.legalize is None and definition.expand is None:
+        return tuple(inferred)
+    quantised = [type_ if type_ is not None and type_.is_quantised else None for type_ in declared]
+    return tuple(
+        type_ if own is None else replace(type_, dtype=own.dtype)
+        for type_, own in zip_longest(inferred, quantised[: len(inferred)])
+    )
+
+
+def infer_declared(
+    op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], declared: Sequence[TensorType | None]
+) -> tuple[TensorType, ...]:
+    """Infer the output types of the operator ``op`` like :func:`infer`, for a graph that declares the results
+    ``declared`` (:func:`keep_declared_dtypes`)."""
+    return keep_declared_dtypes(op, infer(op, attrs, types), declared)
 
 
 def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:

@@ -12,10 +12,13 @@ import pytest
 
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, Quant, TensorType, verify
+from microc.ops import registry
 from tests.graph.graphs import SMALL, diamond
 
 
-def same(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Sequence[TensorType]:
+def same(
+    op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], declared: Sequence[TensorType | None]
+) -> Sequence[TensorType]:
     return types[:1] if op != "nonsense" else (TensorType((9,), "int8"),)
 
 
@@ -97,6 +100,22 @@ def test_what_is_verified_is_checked_where_it_changes() -> None:
         verify(replace(old, types={**old.types, name: wrong}), same, verified=old)
 
 
+@pytest.mark.parametrize(("op", "is_free"), [("add", True), ("concat", True), ("reshape", False), ("maximum", True)])
+def test_only_legalised_operators_requantise(op: str, is_free: bool) -> None:
+    """A quantised result has the dtype of the model where legalisation requantises, and the inferred dtype elsewhere."""
+    byte, halves = (TensorType((2, 3), dtype, Quant((0.5,), (0,))) for dtype in ("int8", "int16"))
+    operands = ("x",) if op == "reshape" else ("x", "x")
+    own: Mapping[str, Mapping[str, Any]] = {"reshape": {"shape": (2, 3)}, "concat": {"axis": 0}}
+    result = replace(halves, shape=(4, 3)) if op == "concat" else halves
+    node = Node(op, operands, ("y",), {**registry.get(op).defaults, **own.get(op, {})})
+    graph = Graph("one", ("x",), ("y",), (node,), {"x": byte, "y": result})
+    if is_free:
+        verify(graph, registry.infer_declared)
+        graph = replace(graph, types={**graph.types, "y": replace(result, quant=None)})
+    with pytest.raises(InternalError, match=r"wrong type; got int16.*, expected int8"):
+        verify(graph, registry.infer_declared)
+
+
 def test_updates_keep_their_type() -> None:
     kinds = {**diamond().types, "s": TensorType((1,), "float32")}
     with pytest.raises(InternalError, match="update of state"):
@@ -110,7 +129,9 @@ def test_the_node_is_named() -> None:
 
 
 def test_refused_inference_is_reported() -> None:
-    def refuse(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def refuse(
+        op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], declared: Sequence[TensorType | None]
+    ) -> tuple[TensorType, ...]:
         raise ModelError("shapes disagree")
 
     with pytest.raises(InternalError, match="type inference fails: shapes disagree"):

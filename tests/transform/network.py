@@ -73,11 +73,6 @@ def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     return definition.reference({**definition.defaults, **node.attrs}, arrays)
 
 
-def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Sequence[TensorType]:
-    definition = registry.get(op)
-    return definition.infer({**definition.defaults, **attrs}, types)
-
-
 def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
     """The graph's outputs."""
     values = ir.run(graph, inputs, apply)
@@ -104,9 +99,9 @@ def check(
     context: PassContext | None = None,
 ) -> Graph:
     """Run a pass: the result is whole, has the interface it had, keeps known names, and computes the same."""
-    verify(graph, infer, "the test")
+    verify(graph, registry.infer_declared, "the test")
     result = function(graph, context or PassContext())
-    verify(result, infer, "the pass")
+    verify(result, registry.infer_declared, "the pass")
     assert (result.inputs, result.outputs) == (graph.inputs, graph.outputs)
     assert all(result.types[name] == graph.types[name] for name in (*graph.inputs, *graph.outputs))
     for seed in range(3):

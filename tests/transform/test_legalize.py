@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,16 @@ def check_interface(graph: Graph, context: PassContext | None = None) -> Graph:
     assert only_core(result) and (result.inputs, result.outputs) == (graph.inputs, graph.outputs)
     assert all(result.types[name] == graph.types[name] for name in (*graph.inputs, *graph.outputs))
     return result
+
+
+def test_a_quantised_result_of_plain_operands_is_refused() -> None:
+    """The verifier leaves the dtype of such a result to legalisation, which has nothing to scale it by."""
+    net = Network(x=TensorType((2, 4), "int32"))
+    net.op("abs", "x")
+    graph = net.graph()
+    types = {**graph.types, graph.outputs[0]: INT8}
+    with pytest.raises(UnsupportedError, match=r"the operands are not quantised.* got int8, expected int32"):
+        legalize(replace(graph, types=types), PassContext())
 
 
 def test_float_activations_become_operators() -> None:

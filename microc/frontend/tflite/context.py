@@ -319,10 +319,13 @@ class OpContext(OperatorContext):
         if not definition.regions and self._is_foldable(inputs, inferred_types):
             self._fold_to_constants(op, inputs, attrs, outputs)
             return
-        for name, like, type_ in zip(outputs, output_types, inferred_types, strict=True):
+        result_types = registry.keep_declared_dtypes(op, inferred_types, output_types)
+        for name, like, type_ in zip(outputs, output_types, result_types, strict=True):
             if like is None:
                 first = self.type(inputs[0])
                 like = first if first.dtype == type_.dtype else type_
+            if like.dtype != type_.dtype:
+                self.broken(f"output {name!r} has dtype {like.dtype}, expected {type_.dtype}")
             self.builder.define_value(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
         self.builder.append_node(Node(op, tuple(map(str, inputs)), tuple(outputs), attrs, self.loc))
 

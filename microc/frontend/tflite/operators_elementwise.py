@@ -428,12 +428,12 @@ def convert_bitcast(context: OpContext, x: Value) -> None:
     """Convert BITCAST between integer dtypes of the same width. A constant may be reinterpreted as any dtype."""
     target = context.output_tensor()
     if x.constant is not None:
-        converted = np.frombuffer(x.constant.tobytes(), dtypes.to_numpy(target.type.dtype))
-        if converted.size != target.type.size:
+        if x.constant.nbytes != target.type.nbytes:
             context.broken(
                 f"got {x.constant.nbytes} bytes, expected {target.type.nbytes} for an output {target.type.dtype} "
                 f"{target.type.shape}"
             )
+        converted = np.frombuffer(x.constant.tobytes(), dtypes.to_numpy(target.type.dtype))
         context.builder.define_constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (x.dtype, target.type.dtype)

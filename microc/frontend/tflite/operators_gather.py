@@ -166,13 +166,14 @@ def convert_segment_sum(context: OpContext, data: Unchanged, segment_ids: Value)
     The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the
     output's declared shape.
     """
+    numbers = context.cast_indices(segment_ids)
     if segment_ids.constant is not None:
-        count = int(segment_ids.constant.max(initial=-1)) + 1
+        count = int(segment_ids.constant.astype(np.int64).max(initial=-1)) + 1
     elif context.output_tensor().unknown_axes:
         context.refuse("segment_ids: got a computed tensor, expected a constant", "use UNSORTED_SEGMENT_SUM instead")
     else:
         count = context.output_tensor().type.shape[0]
-    _emit_segment_reduction(context, "add", data, context.cast_indices(segment_ids), count)
+    _emit_segment_reduction(context, "add", data, numbers, count)
 
 
 def _make_unsorted_segment_converter(reduction: str) -> Callable[..., None]:

@@ -296,6 +296,8 @@ def _legalize_each_operator_once(graph: Graph) -> Graph:
         rewrite = registry.get(node.op).legalize
         try:
             legalized = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
+            if legalized is None and rewrite is not None:
+                _require_inferred_dtypes(node, types)
         except UnsupportedError as error:
             refused.append(error if error.where else _add_node_location_to_error(error, node))
             continue
@@ -310,6 +312,19 @@ def _legalize_each_operator_once(graph: Graph) -> Graph:
     if refused:
         raise _combine_errors(refused)
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
+
+
+def _require_inferred_dtypes(node: Node, types: Mapping[str, TensorType]) -> None:
+    """Raise UnsupportedError unless the results of a node that is not rewritten have the inferred dtypes.
+
+    The verifier accepts other dtypes of quantised results, because legalisation requantises to them."""
+    inferred = registry.infer(node.op, node.attrs, [types[name] for name in node.inputs if name])
+    for name, type_ in zip(node.outputs, inferred, strict=True):
+        if name and types[name].dtype != type_.dtype:
+            raise UnsupportedError(
+                f"the operands are not quantised, but the result is; got {types[name].dtype}, expected {type_.dtype}",
+                hint="quantise the operands too, or apply the operator to floats and quantise its result",
+            )
 
 
 def _add_node_location_to_error(error: UnsupportedError, node: Node) -> UnsupportedError:

@@ -100,6 +100,28 @@ BROKEN = {
     "float16": model([Tensor("x", (1,), "FLOAT16")], [], ["x"], ["x"]),
     "string": model([Tensor("x", (1,), "STRING")], [], ["x"], ["x"]),
     "has no quantisation": one("RELU", ("x",), Tensor("x", (1,), "INT8"), Tensor("y", (1,), "INT8")),
+    "output 'y' has dtype int8, expected float32": model(
+        [
+            FLOAT_X,
+            constant("sizes", np.array([2, 2], np.int32)),
+            constant("axis", np.array([1], np.int32)),
+            Tensor("first", (1, 2)),
+            quantised("y", (1, 2), 0.1, 0),
+        ],
+        [Op("SPLIT_V", ("x", "sizes", "axis"), ("first", "y"), "SplitVOptions", {"NumSplits": 2})],
+        ["x"],
+        ["first", "y"],
+    ),
+    "input 0: its dtype differs from the output's; got int8, expected int16": one(
+        "RESHAPE",
+        ("x", "s"),
+        quantised("x", (1, 4), 0.1, 0),
+        constant("s", np.array([2, 2], np.int32)),
+        replace(quantised("y", (2, 2), 0.1, 0), dtype="INT16"),
+    ),
+    "got 6 bytes, expected 4 for an output float32": one(
+        "BITCAST", ("c",), FLOAT_X, constant("c", np.zeros(3, np.int16)), Tensor("y", (1,))
+    ),
     "alpha is nan": one("LEAKY_RELU", ("x",), FLOAT_X, FLOAT_Y, options="LeakyReluOptions", Alpha=float("nan")),
 }
 

@@ -101,11 +101,12 @@ def test_segments(dtype: str, known: bool, name: str) -> None:
     check(op, tensors, grouped, *inputs, rtol=1e-6)
 
 
-def test_sums_of_rows_that_follow_each_other() -> None:
-    tensors = (plain("x", "int32", 4, 2), ints("n", 0, 0, 1, 1), plain("y", "int32", 2, 2))
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_sums_of_rows_that_follow_each_other(dtype: type) -> None:
+    segments = constant("n", np.array([0, 0, 1, 1], dtype))
     check(
         Op("SEGMENT_SUM", ("x", "n"), ("y",)),
-        tensors,
+        (plain("x", "int32", 4, 2), segments, plain("y", "int32", 2, 2)),
         lambda x: x.reshape(2, 2, 2).sum(1, dtype=np.int32),
         data("int32", 4, 2),
     )
