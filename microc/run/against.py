@@ -23,15 +23,13 @@ from microc.device.boards import load_board
 from microc.errors import MicrocError, ToolError, UsageError, VerificationError
 from microc.frontend.detect import is_tflite, read_model_bytes
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC
-from microc.frontend.onnx.reader import read_bound_inputs
-from microc.frontend.torch import reader
 from microc.frontend.trees import boosters
 from microc.frontend.trees.catboost_json import is_catboost
 from microc.frontend.trees.known_rows import sample_known_rows
 from microc.graph.cut import make_bound_constant
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph, Node
-from microc.run import reference_engines
+from microc.run import AGAINST, FRAMEWORKS, NATURAL, Framework, reference_engines
 from microc.run.comparison import TOLERANCES, WORD_QUANTA, WORDS, Comparison, compare_with_reference
 from microc.run.data.pictures import add_channel_orders, convert_samples
 from microc.run.data.samples import ALL_KINDS, SEED, draw_input_sets, read_samples
@@ -48,29 +46,10 @@ if TYPE_CHECKING:
 # framework that made the model.
 
 
-NATURAL = "reference"
-"""Value of ``against`` that selects the framework that made the model or defines its arithmetic."""
-
-RUNTIMES: Mapping[str, tuple[str, ...]] = {
-    "tflite": ("tflm", "litert"),
-    "onnx": ("onnxruntime",),
-    "torch": ("torch",),
-    "keras": ("keras",),
-    "sklearn": ("sklearn",),
-    "lightgbm": ("lightgbm",),
-    "xgboost": ("xgboost",),
-    "catboost": ("catboost",),
-}
-"""Frameworks that run each format. :data:`NATURAL` selects the first."""
-
-AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
-"""Values of ``against``: :data:`NATURAL` and the names of all frameworks."""
-
-
 def load_in_framework(model: Any, against: str, options: Options) -> Engine:
     """Load a model in a framework.
 
-    ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`AGAINST`.
+    ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`microc.run.AGAINST`.
 
     For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if this runtime does not
     support the model, the other runtime is selected. Raises UsageError if the framework cannot run this format, or none
@@ -82,12 +61,12 @@ def load_in_framework(model: Any, against: str, options: Options) -> Engine:
     format_name = _check_framework_runs_format(
         against, _detect_format_of_file(data, file_name) if data else _detect_format_of_object(model), file_name
     )
-    first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
+    first, *others = _order_frameworks(against, format_name, options)
     try:
         engine = (
             _load_file_in_framework(first, data, file_name, options)
             if data
-            else _wrap_object_in_framework(first, model, file_name, options)
+            else getattr(reference_engines, first.engine).from_object(model, file_name, options)
         )
     except ToolError:
         if not others:
@@ -119,15 +98,23 @@ def _check_framework_runs_format(against: str, format_name: str, file_name: str)
     cannot.
 
     ``file_name``: name of the model's file or class, for the error."""
-    if against not in (NATURAL, *RUNTIMES[format_name]):
-        hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
+    names = (NATURAL, *(framework.name for framework in FRAMEWORKS if framework.model_format == format_name))
+    if against not in names:
+        hint = "choose one of " + ", ".join(names)
         raise UsageError(f"{against} does not run this model; got format {format_name}", where=file_name, hint=hint)
     return format_name
 
 
-def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
-    """List the runtimes of a format; the first is the runtime that :data:`NATURAL` selects."""
-    return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
+def _order_frameworks(against: str, format_name: str, options: Options) -> list[Framework]:
+    """List the frameworks of a format that ``against`` allows, in the order of trial.
+
+    The framework that the option ``rounding`` names is the first."""
+    frameworks = [
+        framework
+        for framework in FRAMEWORKS
+        if framework.model_format == format_name and against in (NATURAL, framework.name)
+    ]
+    return sorted(frameworks, key=lambda framework: framework.name != options.rounding)
 
 
 def _detect_format_of_file(data: bytes, file_name: str) -> str:
@@ -154,60 +141,29 @@ def _detect_format_of_file(data: bytes, file_name: str) -> str:
 def _detect_format_of_object(model: Any) -> str:
     """Detect the framework of a Python object from the modules of its base classes; raise UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
-    framework = next(
-        (name for name in ("lightgbm", "xgboost", "catboost", "sklearn", "keras", "torch") if name in modules), None
-    )
-    if framework is None:
-        names = "lightgbm, xgboost, catboost, sklearn, keras or torch"
-        raise UsageError(f"model: got a {type(model).__name__}, expected an object of {names}", hint="give a path")
-    return framework
-
-
-def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Engine:
-    """Load the model of a file in a runtime. ``data``: bytes of the file; ``file_name``: its name, for errors.
-
-    Raises UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
-    if options.state and runtime != "onnxruntime":
+    names = [framework.model_format for framework in FRAMEWORKS if framework.has_objects]
+    format_name = next((name for name in names if name in modules), None)
+    if format_name is None:
+        *most, last = names
         raise UsageError(
-            f"--state: {runtime} cannot feed outputs back to inputs, expected onnxruntime",
+            f"model: got a {type(model).__name__}, expected an object of {', '.join(most)} or {last}",
+            hint="give a path",
+        )
+    return format_name
+
+
+def _load_file_in_framework(framework: Framework, data: bytes, file_name: str, options: Options) -> Engine:
+    """Load the model of a file in a framework. ``data``: bytes of the file; ``file_name``: its name, for errors.
+
+    Raises UsageError if the options name ``--state`` and the framework cannot feed outputs back to inputs."""
+    if options.state and framework.name != "onnxruntime":
+        raise UsageError(
+            f"--state: {framework.name} cannot feed outputs back to inputs, expected onnxruntime",
             where=file_name,
             hint="use --against onnxruntime",
         )
-    match runtime:
-        case "tflm":
-            return reference_engines.TfliteMicro(data, file_name)
-        case "litert":
-            default_first = options.rounding == "litert" and reference_engines.quantises_to_int16(data)
-            return reference_engines.LiteRT(data, file_name, default_kernels_first=default_first)
-        case "onnxruntime":
-            bound = read_bound_inputs(data, file_name, options.input_shapes, options.input_values)
-            return reference_engines.OnnxRuntime(data, file_name, options.state, bound)
-        case "keras":
-            return reference_engines.load_keras_model(data, file_name)
-        case "torch":
-            return reference_engines.load_torch_program(data, file_name)
-        case "catboost":
-            return reference_engines.load_catboost_model(data, file_name)
-        case "xgboost":
-            return reference_engines.load_xgboost_booster(data, file_name)
-        case _:
-            return reference_engines.load_lightgbm_booster(data, file_name)
-
-
-def _wrap_object_in_framework(runtime: str, model: Any, file_name: str, options: Options) -> Engine:
-    """Wrap a Python object as an engine of its framework. ``file_name``: name of its class, for errors."""
-    match runtime:
-        case "keras":
-            return reference_engines.KerasModel(model)
-        case "torch":
-            program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
-            return reference_engines.TorchProgram(program, file_name)
-        case "catboost":
-            return reference_engines.CatBoostModel(model)
-        case "xgboost":
-            return reference_engines.XgboostBooster(model)
-        case _:
-            return reference_engines.Estimator(model)
+    engine: Engine = getattr(reference_engines, framework.engine).from_file(data, file_name, options)
+    return engine
 
 
 # ---- The quick check after compiling a Python object: a few random rows, compared with the object's own framework,

@@ -14,13 +14,15 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from microc.base.dtypes import Array
+from microc.compiler.options import Options
 from microc.errors import ModelError, ToolError, UsageError
 from microc.frontend.model_limits import HDF5_MAGIC
+from microc.frontend.onnx.reader import read_bound_inputs
 from microc.frontend.tflite.reader import tensor_names
 from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
@@ -81,10 +83,25 @@ class BoundInputs:
         self._engine.reset()
 
 
+class StatelessEngine:
+    """Base class of engines of Python objects. Their readers refuse models that keep state."""
+
+    def __init__(self, model: Any) -> None:
+        """Wrap a model."""
+
+    @classmethod
+    def from_object(cls, model: Any, class_name: str, options: Options) -> Self:
+        """Wrap a model in memory. ``class_name``: name of its class, for errors."""
+        return cls(model)
+
+    def reset(self) -> None:
+        """Do nothing, because there is no state."""
+
+
 # ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
 
 
-class Estimator:
+class Estimator(StatelessEngine):
     """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster. It maps rows of features to a
     prediction, or to a label and probabilities."""
 
@@ -116,17 +133,14 @@ class Estimator:
             (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
         )
 
-    def reset(self) -> None:
-        """Do nothing: estimators have no state."""
-
-
-def load_lightgbm_booster(text: bytes, file_name: str) -> Estimator:
-    """Load the booster of a LightGBM text model; raise ToolError if LightGBM is missing or rejects it."""
-    package = import_framework("lightgbm", "LightGBM")
-    try:
-        return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
-    except package.basic.LightGBMError as error:
-        raise ToolError(f"LightGBM does not load the model: {error}", where=file_name) from error
+    @classmethod
+    def from_file(cls, text: bytes, file_name: str, options: Options) -> Self:
+        """Load the booster of a LightGBM text model; raise ToolError if LightGBM is missing or rejects it."""
+        package = import_framework("lightgbm", "LightGBM")
+        try:
+            return cls(package.Booster(model_str=text.decode("utf-8", "replace")))
+        except package.basic.LightGBMError as error:
+            raise ToolError(f"LightGBM does not load the model: {error}", where=file_name) from error
 
 
 # ---- XGBoost's boosters and estimators, run by XGBoost.
@@ -136,7 +150,7 @@ _CLASS_OBJECTIVES = ("binary:logistic", "binary:hinge", "multi:softprob", "multi
 """Objectives of classifiers, for which the network returns a label, too."""
 
 
-class XgboostBooster:
+class XgboostBooster(StatelessEngine):
     """An XGBoost booster: a given one, or the booster of a fitted estimator with the number of
     boosting rounds that the estimator uses."""
 
@@ -172,8 +186,16 @@ class XgboostBooster:
             (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
         )
 
-    def reset(self) -> None:
-        """Do nothing: trees have no state."""
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Load the booster of an XGBoost model file; raise ToolError if XGBoost is missing or rejects it."""
+        package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
+        try:
+            booster = package.Booster()
+            booster.load_model(bytearray(data))
+        except package.core.XGBoostError as error:
+            raise ToolError(f"XGBoost does not load the model: {error}", where=file_name) from error
+        return cls(booster, booster.attr("scikit_learn") is not None)
 
 
 def _booster_objective(booster: Any) -> str:
@@ -187,21 +209,10 @@ def _softmax_rows(scores: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def load_xgboost_booster(data: bytes, file_name: str) -> XgboostBooster:
-    """Load the booster of an XGBoost model file; raise ToolError if XGBoost is missing or rejects it."""
-    package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
-    try:
-        booster = package.Booster()
-        booster.load_model(bytearray(data))
-    except package.core.XGBoostError as error:
-        raise ToolError(f"XGBoost does not load the model: {error}", where=file_name) from error
-    return XgboostBooster(booster, booster.attr("scikit_learn") is not None)
-
-
 # ---- CatBoost's models, run by CatBoost.
 
 
-class CatBoostModel:
+class CatBoostModel(StatelessEngine):
     """A model of CatBoost. A classifier returns labels and probabilities, another model its prediction."""
 
     name = "catboost"
@@ -222,23 +233,20 @@ class CatBoostModel:
         labels = classes[best] if classes.dtype.kind in "iu" else best
         return InferenceResult((labels, probabilities), undecided={0: find_tied_rows(probabilities)})
 
-    def reset(self) -> None:
-        """Do nothing: trees have no state."""
-
-
-def load_catboost_model(data: bytes, file_name: str) -> CatBoostModel:
-    """Load the model of CatBoost's JSON export; raise ToolError if CatBoost is missing or rejects it."""
-    package = import_framework("catboost", "CatBoost", "pip install catboost")
-    classifies = parse_catboost(data, file_name)[0].classes is not None
-    model = package.CatBoostClassifier() if classifies else package.CatBoostRegressor()
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        path = Path(folder) / "model.json"
-        path.write_bytes(data)
-        try:
-            model.load_model(str(path), format="json")
-        except Exception as error:
-            raise ToolError(f"CatBoost does not load the model: {error}", where=file_name) from error
-    return CatBoostModel(model)
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Load the model of CatBoost's JSON export; raise ToolError if CatBoost is missing or rejects it."""
+        package = import_framework("catboost", "CatBoost", "pip install catboost")
+        classifies = parse_catboost(data, file_name)[0].classes is not None
+        model = package.CatBoostClassifier() if classifies else package.CatBoostRegressor()
+        with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+            path = Path(folder) / "model.json"
+            path.write_bytes(data)
+            try:
+                model.load_model(str(path), format="json")
+            except Exception as error:
+                raise ToolError(f"CatBoost does not load the model: {error}", where=file_name) from error
+        return cls(model)
 
 
 # ---- Keras models in Keras. Files are loaded in safe mode, and only if they name nothing but Keras's own classes.
@@ -246,7 +254,7 @@ def load_catboost_model(data: bytes, file_name: str) -> CatBoostModel:
 KERAS_MODEL_EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
 
-class KerasModel:
+class KerasModel(StatelessEngine):
     """A Keras model. Its taps are the results of those layers that are called once, by the layers' names."""
 
     name = "keras"
@@ -279,35 +287,32 @@ class KerasModel:
             raise InputsRejected(str(error)) from error
         return InferenceResult(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
-    def reset(self) -> None:
-        """Do nothing: layers that keep state are refused when they are read."""
-
-
-def load_keras_model(data: bytes, file_name: str) -> KerasModel:
-    """Load a ``.keras`` file. Raises ToolError for HDF5, ModelError if its configuration names anything but Keras's own
-    classes."""
-    if data.startswith(HDF5_MAGIC):
-        raise ToolError(
-            "Keras loads .h5 files without its safe mode, so that they may run code",
-            where=file_name,
-            hint="load it yourself and give the object: microc.verify(keras.models.load_model(path))",
-        )
-    keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        foreign = _list_foreign_classes(json.loads(archive.read("config.json")))
-    if foreign:
-        raise ModelError(
-            f"the model names {foreign[0]!r}, which is not Keras's own",
-            where=file_name,
-            hint="load it yourself and give the object: microc.verify(model)",
-        )
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        path = Path(folder) / "model.keras"
-        path.write_bytes(data)
-        try:
-            return KerasModel(keras.saving.load_model(path, compile=False, safe_mode=True))
-        except Exception as error:
-            raise ToolError(f"Keras does not load the model: {error}", where=file_name) from error
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Load a ``.keras`` file. Raises ToolError for HDF5, ModelError if its configuration names anything but Keras's own
+        classes."""
+        if data.startswith(HDF5_MAGIC):
+            raise ToolError(
+                "Keras loads .h5 files without its safe mode, so that they may run code",
+                where=file_name,
+                hint="load it yourself and give the object: microc.verify(keras.models.load_model(path))",
+            )
+        keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            foreign = _list_foreign_classes(json.loads(archive.read("config.json")))
+        if foreign:
+            raise ModelError(
+                f"the model names {foreign[0]!r}, which is not Keras's own",
+                where=file_name,
+                hint="load it yourself and give the object: microc.verify(model)",
+            )
+        with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+            path = Path(folder) / "model.keras"
+            path.write_bytes(data)
+            try:
+                return cls(keras.saving.load_model(path, compile=False, safe_mode=True))
+            except Exception as error:
+                raise ToolError(f"Keras does not load the model: {error}", where=file_name) from error
 
 
 def _list_foreign_classes(config: Any) -> list[str]:
@@ -336,7 +341,7 @@ def _backend_tensor_to_numpy(tensor: Any) -> Array:
 # ---- PyTorch programs in PyTorch, node by node of the program after the reader's decomposition.
 
 
-class TorchProgram:
+class TorchProgram(StatelessEngine):
     """An ``ExportedProgram`` of PyTorch. The program itself computes the outputs. Taps come from the decomposed program,
     the same that microc's reader converts."""
 
@@ -378,21 +383,24 @@ class TorchProgram:
             outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()}
         )
 
-    def reset(self) -> None:
-        """Do nothing: programs that change their buffers are refused when they are read."""
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
+        Raises ToolError if PyTorch is missing or rejects it."""
+        torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
+        importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
+        checked = sanitise_archive(data, file_name)
+        try:
+            program = torch.export.load(io.BytesIO(checked))
+        except Exception as error:
+            raise ToolError(f"PyTorch does not load the program: {error}", where=file_name) from error
+        return cls(program, file_name)
 
-
-def load_torch_program(data: bytes, file_name: str) -> TorchProgram:
-    """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
-    Raises ToolError if PyTorch is missing or rejects it."""
-    torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
-    importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
-    checked = sanitise_archive(data, file_name)
-    try:
-        program = torch.export.load(io.BytesIO(checked))
-    except Exception as error:
-        raise ToolError(f"PyTorch does not load the program: {error}", where=file_name) from error
-    return TorchProgram(program, file_name)
+    @classmethod
+    def from_object(cls, model: Any, class_name: str, options: Options) -> Self:
+        """Wrap a program, or export a module for the example inputs of the options."""
+        is_module = torch_export.is_module(model)
+        return cls(torch_export.export_module(model, options.example_inputs) if is_module else model, class_name)
 
 
 def _create_recording_interpreter(torch: Any, module: Any, recorded_tensors: dict[str, Any]) -> Any:
@@ -491,6 +499,12 @@ class OnnxRuntime:
         """Reset the state that is fed back."""
         self._state = {}
 
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Open a session with the state and the bound inputs of the options."""
+        bound = read_bound_inputs(data, file_name, options.input_shapes, options.input_values)
+        return cls(data, file_name, options.state, bound)
+
 
 def _zero_state_for_input(info: Any) -> Array:
     """Return zeros in the shape and dtype of an input of the session; raise TypeError if its size is variable."""
@@ -559,6 +573,10 @@ class TfliteMicro:
 
     def reset(self) -> None:
         self._interpreter.reset()
+
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        return cls(data, file_name)
 
 
 _KERNELS: Mapping[str, str] = {
@@ -632,6 +650,12 @@ class LiteRT:
 
     def reset(self) -> None:
         self._interpreter.reset_all_variables()
+
+    @classmethod
+    def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
+        """Load a model. If the options round as LiteRT does and it quantises to int16, default kernels are the first."""
+        default_first = options.rounding == "litert" and quantises_to_int16(data)
+        return cls(data, file_name, default_kernels_first=default_first)
 
 
 def _count_tflite_outputs(data: bytes) -> int:

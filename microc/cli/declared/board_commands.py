@@ -47,6 +47,7 @@ from microc.cli.declared.declarations import (
     text_option,
 )
 from microc.compiler.option_values import parse_names
+from microc.run import AGAINST
 
 # ---- Projects.
 
@@ -210,20 +211,6 @@ class SizeArguments(DeviceArguments):
     csv: Path | None = path_option("--csv", "F.csv", "CSV table of all symbols to write")
 
 
-FRAMEWORKS = (
-    "tflm",
-    "litert",
-    "onnxruntime",
-    "torch",
-    "keras",
-    "sklearn",
-    "lightgbm",
-    "xgboost",
-    "catboost",
-    "reference",
-)
-"""Values of ``--against``. They are the names in :mod:`microc.run.against`, repeated here because importing
-this module is slow."""
 _COMPARISON = "comparison with a framework"
 _EVALUATION = "evaluation on your data: every sample runs on the board"
 
@@ -241,7 +228,7 @@ _EVALUATION = "evaluation on your data: every sample runs on the board"
     "model.onnx --against reference",
     "model.tflite --rounding litert --against litert --data test.npz",
     "firmware --against tflm --model model.tflite --evidence evidence",
-    section_notes={_COMPARISON: f"FRAMEWORK is one of {', '.join(FRAMEWORKS)}."},
+    section_notes={_COMPARISON: f"FRAMEWORK is one of {', '.join(AGAINST)}."},
 )
 class VerifyArguments(InputArguments, DeviceArguments):
     """Arguments of ``microc verify``."""
@@ -256,7 +243,7 @@ class VerifyArguments(InputArguments, DeviceArguments):
     )
     against: str = choice(
         "--against",
-        FRAMEWORKS,
+        AGAINST,
         "framework to compare with, or 'reference' for the one that made the model",
         "",
         metavar="FRAMEWORK",
