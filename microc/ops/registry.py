@@ -29,8 +29,7 @@ from microc.ops.windows import Product, Window
 from microc.tir.analysis.context import buffers_written
 from microc.tir.interp import execute
 from microc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from microc.tir.lower.cleanup import drop_blocks
-from microc.tir.rewrite import replace_buffers
+from microc.tir.rewrite import drop_blocks, replace_buffers
 from microc.tir.symbolic import specialize
 
 # ---- Maps from axes of operands to axes of results (``OpDef.axes``, ``OpDef.window``).

@@ -264,6 +264,26 @@ def replace_buffers(
     return map_accesses(stmt, buffers, redirect_statement, redirect_access)
 
 
+def drop_blocks(stmt: Stmt) -> Stmt:
+    """Return a statement with blocks replaced by their bodies, and iterators by their bindings.
+
+    The predicate of a block becomes an ``If``. A reduction that was not decomposed tests at run
+    time whether it is in its first iteration, which runs ``init``."""
+
+    def replace_block(s: Stmt) -> Stmt:
+        if not isinstance(s, ir.Block):
+            return s
+        values = {i.var: i.binding for i in s.iters}
+        body = substitute_stmt(s.body, values)
+        if s.init is not None:
+            first = ir.all_of(ir.Bin("eq", i.binding, ir.const(0, "int32")) for i in s.iters if i.kind == "reduce")
+            init = substitute_stmt(s.init, values)
+            body = ir.seq(ir.If(first, init) if first is not None else init, body)
+        return ir.If(s.predicate, body) if s.predicate is not None else body
+
+    return map_stmt(stmt, replace_block)
+
+
 def accesses_any_buffer(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
     """Test whether an expression reads one of ``buffers``, or takes an address in it."""
     return any(access.buffer in buffers for access in accesses_of(expr))

@@ -18,7 +18,6 @@ from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower import PASSES, lower, lowering_stages
 from microc.tir.lower.cleanup import (
     compact_buffers,
-    drop_blocks,
     drop_dead_register_stores,
     hoist_fills,
     hoist_index_lookups,
@@ -28,7 +27,7 @@ from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.shared_values import share_values
 from microc.tir.names import LANES
-from microc.tir.rewrite import walk_all_exprs, walk_stmt
+from microc.tir.rewrite import drop_blocks, walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
 

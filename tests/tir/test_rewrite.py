@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
 from microc.tir.rewrite import map_expr, map_stmt, substitute, substitute_stmt, walk_expr
@@ -76,3 +79,16 @@ def test_index_arithmetic_reads_nothing() -> None:
     assert not is_index(ROW + DATA[COLUMN])
     assert not is_index(ir.Var("x", "float32"))
     assert sum(isinstance(x, ir.Load) for x in walk_expr(ROW + DATA[COLUMN])) == 1
+
+
+def test_modules_import_in_any_order() -> None:
+    """A module that is the first of microc.tir to be imported needs none that imports it."""
+    program = """
+import importlib, pkgutil, sys
+import microc.tir
+for module in list(pkgutil.walk_packages(microc.tir.__path__, "microc.tir.")):
+    for loaded in [name for name in sys.modules if name.split(".")[0] == "microc"]:
+        del sys.modules[loaded]
+    importlib.import_module(module.name)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -22,11 +22,20 @@ from microc.schedule.primitives.tree import (
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.cover import takes_all_values
+from microc.tir.analysis.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.extents import is_at_most, is_less, largest, smallest
-from microc.tir.lower.cleanup import drop_blocks
-from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
-from microc.tir.rewrite import free_vars, map_accesses, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
+from microc.tir.rewrite import (
+    drop_blocks,
+    free_vars,
+    map_accesses,
+    map_expr,
+    map_stmt,
+    stmt_exprs,
+    substitute,
+    walk_expr,
+    walk_stmt,
+)
 
 Region = tuple[tuple[ir.Expr, int], ...]
 

@@ -24,8 +24,8 @@ from microc.schedule.primitives.tree import (
     replace_stmt,
 )
 from microc.tir import ir
+from microc.tir.analysis.region import loop_bounds
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
-from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import replace_buffers, stmt_exprs, substitute, walk_expr, walk_stmt
 from microc.tir.text.print import format_expr
 

@@ -23,8 +23,8 @@ from microc.schedule.primitives.tree import (
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
+from microc.tir.analysis.region import loop_bounds
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
-from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
 from microc.tir.text.print import format_expr
 

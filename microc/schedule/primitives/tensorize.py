@@ -31,11 +31,19 @@ from microc.schedule.primitives.tree import (
 )
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
+from microc.tir.analysis.region import loop_bounds
 from microc.tir.analysis.simplification import linear, simplify
-from microc.tir.lower.cleanup import drop_blocks
-from microc.tir.lower.region import loop_bounds
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND, UNIT
-from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, substitute, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import (
+    children,
+    drop_blocks,
+    free_vars,
+    map_expr,
+    map_stmt,
+    substitute,
+    walk_all_exprs,
+    walk_stmt,
+)
 
 # ---- Common to primitives that tensorise products by constant int8: the operands of the product, and loops over its sums
 

@@ -29,9 +29,9 @@ from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
+from microc.tir.analysis.region import is_consecutive
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
 from microc.tir.lower.packed_lanes import WORD_FORMS
-from microc.tir.lower.region import is_consecutive
 from microc.tir.names import LANE_FORMS, LANE_OPERATIONS, LANE_OPERATORS, LANES, MOVED, SUFFIXES, WORD_LANES, Lanes
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 

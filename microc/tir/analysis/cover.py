@@ -10,11 +10,17 @@ from typing import NamedTuple
 from microc.tir import ir
 from microc.tir.analysis import simplification
 from microc.tir.analysis.linear_forms import Atom, Int32Overflow, LinearForm
+from microc.tir.analysis.region import Access, accesses, loop_bounds, split_index
 from microc.tir.analysis.simplification import Simplifier, conditions_below_extent, linear, simplify, simplify_stmt
 from microc.tir.extents import is_at_most, is_less, largest, smallest
-from microc.tir.lower.cleanup import drop_blocks
-from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
-from microc.tir.rewrite import free_vars, map_expr, walk_all_exprs, walk_expr, walk_stmt
+from microc.tir.rewrite import (
+    drop_blocks,
+    free_vars,
+    map_expr,
+    walk_all_exprs,
+    walk_expr,
+    walk_stmt,
+)
 from microc.tir.text.print import format_expr
 
 # ---- Coverage: do the iterators of a block take all values of their domain in the enclosing loops?

@@ -10,7 +10,6 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower.cleanup import (
     compact_buffers,
-    drop_blocks,
     drop_dead_register_stores,
     hoist_fills,
     hoist_index_lookups,
@@ -22,7 +21,7 @@ from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_flo
 from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.unit_lowering import lower_requantisation, lower_tensor_unit
 from microc.tir.lower.work_groups import unbind_loops
-from microc.tir.rewrite import map_stmt
+from microc.tir.rewrite import drop_blocks, map_stmt
 from microc.tir.symbolic import require_constant_sizes
 
 Pass = Callable[[ir.PrimFunc], ir.PrimFunc]

@@ -11,9 +11,9 @@ from dataclasses import replace
 from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.extents import is_at_most, largest, smallest
-from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.names import PRIVATE
 from microc.tir.rewrite import (
     accesses_of,
@@ -28,28 +28,6 @@ from microc.tir.rewrite import (
     walk_expr,
     walk_stmt,
 )
-
-# ---- Removal of blocks: a block is replaced by its body, iterators by their bindings; ``init`` and the predicate become ifs.
-
-
-def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
-    """Return a statement with blocks replaced by their bodies.
-
-    A reduction that was not decomposed tests at run time whether it is in its first iteration, which runs ``init``."""
-
-    def replace_block(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.Block):
-            return s
-        values = {i.var: i.binding for i in s.iters}
-        body = substitute_stmt(s.body, values)
-        if s.init is not None:
-            first = ir.all_of(ir.Bin("eq", i.binding, ir.const(0, "int32")) for i in s.iters if i.kind == "reduce")
-            init = substitute_stmt(s.init, values)
-            body = ir.seq(ir.If(first, init) if first is not None else init, body)
-        return ir.If(s.predicate, body) if s.predicate is not None else body
-
-    return map_stmt(stmt, replace_block)
-
 
 # ---- Unrolling: a loop of kind ``unrolled`` is replaced by its iterations, and a loop of one iteration by its body. A buffer
 # that an iteration allocates is allocated once, around all iterations.

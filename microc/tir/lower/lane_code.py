@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.tir import ir
+from microc.tir.analysis.region import memory_stride
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.lane_scope import (
     ELEMENTS,
@@ -27,7 +28,6 @@ from microc.tir.lower.lane_scope import (
     match_rounding_shift,
     negate_sum,
 )
-from microc.tir.lower.region import memory_stride
 from microc.tir.names import LANE_OPERATORS, SHIFTED_SATURATIONS, SUFFIXES
 from microc.tir.names import SATURATED as SATURATING_INTRINSICS
 from microc.tir.rewrite import map_expr

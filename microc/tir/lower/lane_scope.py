@@ -10,8 +10,8 @@ from typing import Self
 
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
+from microc.tir.analysis.region import build_address, memory_stride
 from microc.tir.analysis.simplification import linear, simplify
-from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.names import WORD_LANES, Lanes
 from microc.tir.rewrite import substitute, walk_expr, walk_stmt
 

@@ -30,13 +30,13 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from microc.tir import ir, names
+from microc.tir.analysis.region import Access, accesses, build_address, is_consecutive, memory_stride
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.extents import Extent
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneBodyRewriter
 from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_repeatable, loads_only_constants
 from microc.tir.lower.packed_lanes import lower_vectorized_loop, to_packed_loop
-from microc.tir.lower.region import Access, accesses, build_address, is_consecutive, memory_stride
 from microc.tir.names import Lanes, lanes_of
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes

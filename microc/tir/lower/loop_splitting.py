@@ -10,10 +10,10 @@ from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
+from microc.tir.analysis.region import accesses_to
 from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
 from microc.tir.extents import Extent, is_at_most, largest, smallest
 from microc.tir.lower.cleanup import hoist_fills
-from microc.tir.lower.region import accesses_to
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, LANES, PEEL
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
 

@@ -14,9 +14,9 @@ from typing import NoReturn
 
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.analysis.region import build_address, memory_stride
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
-from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.names import PRODUCT, WINDOW
 from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, walk_stmt
 

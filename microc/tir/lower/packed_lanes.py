@@ -12,10 +12,10 @@ from math import prod
 
 from microc.base import dtypes
 from microc.tir import ir
+from microc.tir.analysis.region import build_address, is_consecutive, memory_stride
 from microc.tir.analysis.simplification import bounds_of, fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_scope import LaneScope, NotVectorizableError, is_repeatable
-from microc.tir.lower.region import build_address, is_consecutive, memory_stride
 from microc.tir.names import LANE_OPERATORS, Lanes, lane_forms, lanes_of
 from microc.tir.rewrite import free_vars, substitute, substitute_stmt, walk_stmt
 

@@ -15,8 +15,8 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
+from microc.tir.analysis.region import build_address, memory_stride
 from microc.tir.analysis.simplification import simplify
-from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, collect_unit_instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, substitute_stmt, walk_expr, walk_stmt
 

@@ -12,11 +12,19 @@ from dataclasses import replace
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.tir import ir
+from microc.tir.analysis.region import Access, accesses, accesses_to, loop_bounds
 from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
-from microc.tir.lower.cleanup import compact_buffers, drop_blocks, unroll_loops
+from microc.tir.lower.cleanup import compact_buffers, unroll_loops
 from microc.tir.lower.loop_splitting import double_buffer_loops, partition_loops
-from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
-from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
+from microc.tir.rewrite import (
+    drop_blocks,
+    free_vars,
+    map_expr,
+    map_stmt,
+    replace_buffers,
+    substitute,
+    walk_stmt,
+)
 from microc.tir.symbolic import require_constant_sizes
 
 # ---- Barriers: the items of a group wait for each other before an item reads or overwrites memory that others access.
