@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Any, cast
 
 from microc.base.operating_system import is_windows, join_arguments, system_name
@@ -206,12 +206,13 @@ class QmpSession:
         self._lines.close()
         self._socket.close()
 
-    def execute(self, command_name: str) -> Any:
-        """Execute the QMP command ``command_name`` without arguments; return its result. Events before the result are skipped.
+    def execute(self, command_name: str, arguments: Mapping[str, str] = MappingProxyType({})) -> Any:
+        """Execute the QMP command ``command_name``; return its result. Events before the result are skipped.
 
         Raises DeviceError if the emulator refuses or does not answer."""
+        command = {"execute": command_name, "arguments": dict(arguments)}
         try:
-            self._socket.sendall(json.dumps({"execute": command_name}).encode() + b"\n")
+            self._socket.sendall(json.dumps(command).encode() + b"\n")
         except OSError as error:
             raise DeviceError(f"the emulator does not accept the command {command_name}: {error}") from error
         deadline = time.monotonic() + _REPLY_SECONDS

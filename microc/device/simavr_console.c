@@ -24,6 +24,9 @@
 
 static int console = -1;
 static int ready = 0; /* the USART takes another byte */
+static uint8_t input[INPUT_BYTES];
+static ssize_t input_count = 0;
+static ssize_t input_taken = 0;
 
 static void send_byte(struct avr_irq_t *irq, uint32_t value, void *param)
 {
@@ -59,11 +62,17 @@ static void connect_uart(avr_t *avr)
     avr_irq_register_notify(uart_irq(avr, UART_IRQ_OUT_XOFF), set_ready, NULL);
 }
 
+/* The core sleeps for some cycles, until a timer's at most. Unless bytes are on their way to it, wait as long for input. */
+static void sleep_until_input(avr_t *avr, avr_cycle_count_t cycles)
+{
+    if (input_taken == input_count) {
+        struct pollfd wait = {.fd = 0, .events = POLLIN};
+        (void)poll(&wait, 1, (int)(cycles * 1000u / avr->frequency));
+    }
+}
+
 static void run(avr_t *avr)
 {
-    static uint8_t bytes[INPUT_BYTES];
-    ssize_t count = 0;
-    ssize_t taken = 0;
     avr_cycle_count_t look = 0;
     for (;;) {
         const int state = avr_run(avr);
@@ -75,19 +84,19 @@ static void run(avr_t *avr)
             continue;
         }
         look = avr->cycle + LOOK_CYCLES;
-        if (taken == count) {
+        if (input_taken == input_count) {
             struct pollfd wait = {.fd = 0, .events = POLLIN};
             if (poll(&wait, 1, 0) > 0) {
-                count = read(0, bytes, sizeof bytes);
-                taken = 0;
-                if (count <= 0) {
+                input_count = read(0, input, sizeof input);
+                input_taken = 0;
+                if (input_count <= 0) {
                     exit(0);
                 }
             }
         }
-        while (taken < count && ready) {
-            avr_raise_irq(uart_irq(avr, UART_IRQ_INPUT), bytes[taken]);
-            taken += 1;
+        while (input_taken < input_count && ready) {
+            avr_raise_irq(uart_irq(avr, UART_IRQ_INPUT), input[input_taken]);
+            input_taken += 1;
         }
     }
 }
@@ -128,6 +137,7 @@ int main(int argc, char **argv)
     avr->log = LOG_ERROR;
     firmware.frequency = (uint32_t)strtoul(argv[2], NULL, 10);
     avr_load_firmware(avr, &firmware);
+    avr->sleep = sleep_until_input;
     connect_uart(avr);
     run(avr);
     return 0;

@@ -7,6 +7,7 @@
 
 #include <avr/interrupt.h>
 #include <avr/io.h>
+#include <avr/sleep.h>
 
 #ifdef USART0_RX_vect
 #define RECEIVED USART0_RX_vect
@@ -31,6 +32,21 @@ void microc_interrupt_disable(void)
 {
     UCSR0B &= (uint8_t)~(1u << RXCIE0);
 }
+
+#ifdef MICROC_CONSOLE_SLEEP
+/* The instruction behind SEI is executed before any interrupt. */
+void microc_core_sleep(const volatile microc_ring_count *count, microc_ring_count seen)
+{
+    cli();
+    if (*count == seen) {
+        SMCR = (uint8_t)(1u << SE); /* mode idle: the USART and the timers go on */
+        sei();
+        sleep_cpu();
+        SMCR = 0u;
+    }
+    sei();
+}
+#endif
 
 void microc_uart_init(void)
 {

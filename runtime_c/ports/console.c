@@ -4,6 +4,9 @@
  *
  * When the ring is full the interrupt is masked and the next byte stays in the hardware: nothing is lost where the line has
  * flow control (or an emulator behind it), and elsewhere the sender's window keeps it from happening.
+ *
+ * With [console] sleep = 1, reading from an empty ring stops the core until the next interrupt, which may be another's: the
+ * caller reads again, as it must anyway. The core and its clock go on as soon as it comes; kernels never get here.
  */
 #include "driver.h"
 #include "microc_port.h"
@@ -12,18 +15,6 @@
 #endif
 
 #include <stddef.h>
-
-/* Bytes of the ring of received bytes, a power of two: no less than what the host may send ahead of an answer. */
-#ifndef MICROC_PORT_RX_SIZE
-#define MICROC_PORT_RX_SIZE 512u
-#endif
-
-/* Counts bytes, modulo its own size; the core must read and write it at once. */
-#if MICROC_PORT_RX_SIZE <= 128
-typedef uint8_t ring_count;
-#else
-typedef uint32_t ring_count;
-#endif
 
 #define STACK_PATTERN 0xA5A5A5A5u
 /* Bytes of its own frame that painting leaves alone. */
@@ -34,19 +25,19 @@ extern uint32_t __stack_limit[];
 extern uint32_t __stack_top[];
 
 static uint8_t ring[MICROC_PORT_RX_SIZE];
-static volatile ring_count ring_head; /* bytes ever received; only the interrupt writes it */
-static volatile ring_count ring_tail; /* bytes ever read; only microc_port_read writes it */
+static volatile microc_ring_count ring_head; /* bytes ever received; only the interrupt writes it */
+static volatile microc_ring_count ring_tail; /* bytes ever read; only microc_port_read writes it */
 
 void microc_console_interrupt(void)
 {
-    ring_count head = ring_head;
+    microc_ring_count head = ring_head;
     while (microc_uart_waiting() != 0) {
-        if ((ring_count)(head - ring_tail) == MICROC_PORT_RX_SIZE) {
+        if ((microc_ring_count)(head - ring_tail) == MICROC_PORT_RX_SIZE) {
             microc_interrupt_disable();
             break;
         }
         ring[head % MICROC_PORT_RX_SIZE] = microc_uart_take();
-        head = (ring_count)(head + 1u);
+        head = (microc_ring_count)(head + 1u);
         ring_head = head;
     }
 }
@@ -63,12 +54,15 @@ void microc_port_init(void)
 
 int microc_port_read(uint8_t *data, size_t size)
 {
-    ring_count tail = ring_tail;
+    microc_ring_count tail = ring_tail;
     size_t count = 0;
+#ifdef MICROC_CONSOLE_SLEEP
+    microc_core_sleep(&ring_head, tail); /* only if the ring is empty */
+#endif
     while (count < size && tail != ring_head) {
         data[count] = ring[tail % MICROC_PORT_RX_SIZE];
         count += 1u;
-        tail = (ring_count)(tail + 1u);
+        tail = (microc_ring_count)(tail + 1u);
     }
     if (count != 0u) {
         ring_tail = tail;

@@ -86,6 +86,18 @@ void microc_interrupt_disable(void)
     MICROC_REGISTER(NVIC_DISABLE) = IRQ_BIT;
 }
 
+#ifdef MICROC_CONSOLE_SLEEP
+/* WFI ends with a pending interrupt although PRIMASK holds it back. */
+void microc_core_sleep(const volatile microc_ring_count *count, microc_ring_count seen)
+{
+    __asm volatile("cpsid i" ::: "memory");
+    if (*count == seen) {
+        __asm volatile("dsb\n\twfi" ::: "memory");
+    }
+    __asm volatile("cpsie i" ::: "memory");
+}
+#endif
+
 #ifdef MICROC_CACHES
 #define DATA_INVALIDATE 0xE000EF60u /* one line, by set and way */
 #define CACHE_SIZE 0xE000ED80u

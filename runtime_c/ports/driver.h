@@ -22,6 +22,24 @@ void microc_interrupt_disable(void);
 /* Its handler, in console.c. */
 void microc_console_interrupt(void);
 
+/* Bytes of the ring of received bytes, a power of two: no less than what the host may send ahead of an answer. */
+#ifndef MICROC_PORT_RX_SIZE
+#define MICROC_PORT_RX_SIZE 512u
+#endif
+
+/* Counts bytes, modulo its own size; the core must read and write it at once. */
+#if MICROC_PORT_RX_SIZE <= 128
+typedef uint8_t microc_ring_count;
+#else
+typedef uint32_t microc_ring_count;
+#endif
+
+/*
+ * What a core needs in addition for [console] sleep = 1: stop it until an interrupt is pending, unless the handler has already
+ * changed `count` from `seen`. Interrupts are masked from reading `count` to stopping, so that none can come between them.
+ */
+void microc_core_sleep(const volatile microc_ring_count *count, microc_ring_count seen);
+
 /* A UART family, one C file. `init` sets the baud rate and lets every received byte raise the interrupt. */
 void microc_uart_init(void);
 /* Whether a received byte waits in the hardware. */

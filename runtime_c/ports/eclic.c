@@ -13,7 +13,6 @@
 #define CONTROL INTERRUPT(3u)    /* level and priority */
 
 #define MTVEC_ECLIC "3"
-#define MSTATUS_MIE "0x8"
 
 void microc_boot(void);
 

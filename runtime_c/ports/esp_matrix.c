@@ -14,7 +14,6 @@
 #define THRESHOLD MATRIX(0x194u) /* the lowest priority that interrupts */
 
 #define IRQ_BIT ((uint32_t)1 << MICROC_CONSOLE_INTERRUPT)
-#define MSTATUS_MIE "0x8"
 
 #define DIRECT_BOOT 0xAEDB041Du
 

@@ -6,7 +6,6 @@
 #define WINDOW (MICROC_CONSOLE_IRQ / 16u | 1u << (16u + MICROC_CONSOLE_IRQ % 16u))
 #define MEIEA "0xBE0" /* enable array; the written value names the window, its upper half the sources */
 #define MIE_EXTERNAL 0x800u
-#define MSTATUS_MIE "0x8"
 
 void microc_interrupt_enable(void)
 {

@@ -14,7 +14,6 @@
 
 #define IRQ_BIT ((uint32_t)1 << (MICROC_CONSOLE_IRQ % 32u))
 #define MIE_EXTERNAL "0x800"
-#define MSTATUS_MIE "0x8"
 
 void microc_interrupt_enable(void)
 {

@@ -44,6 +44,18 @@ __attribute__((naked, used, section(".vectors"))) void Reset_Handler(void)
                    "j 1b");
 }
 
+#ifdef MICROC_CONSOLE_SLEEP
+/* WFI ends with an interrupt that mie enables although mstatus holds it back. */
+void microc_core_sleep(const volatile microc_ring_count *count, microc_ring_count seen)
+{
+    __asm volatile("csrci mstatus, " MSTATUS_MIE ::: "memory");
+    if (*count == seen) {
+        __asm volatile("fence\n\twfi" ::: "memory");
+    }
+    __asm volatile("csrsi mstatus, " MSTATUS_MIE ::: "memory");
+}
+#endif
+
 __attribute__((used)) void microc_start(void)
 {
     const uint32_t *from = __data_load;

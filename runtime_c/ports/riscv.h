@@ -6,6 +6,9 @@
 /* Control registers are an extension by now, which -march of older compilers cannot name with their libraries still found. */
 __asm(".option arch, +zicsr");
 
+/* The bit of mstatus that permits interrupts in machine mode. */
+#define MSTATUS_MIE "0x8"
+
 /* The handler of all traps, in the file of the interrupt controller. */
 void microc_trap(void);
 

@@ -122,3 +122,16 @@ void microc_interrupt_disable(void)
 {
     __asm volatile("wsr %0, intenable\n\trsync" ::"r"(0u) : "memory");
 }
+
+#ifdef MICROC_CONSOLE_SLEEP
+/* WAITI unmasks interrupts and stops the core in one step. */
+void microc_core_sleep(const volatile microc_ring_count *count, microc_ring_count seen)
+{
+    uint32_t state;
+    __asm volatile("rsil %0, 15" : "=r"(state)::"memory");
+    if (*count == seen) {
+        __asm volatile("waiti 0" ::: "memory");
+    }
+    __asm volatile("rsil %0, 0" : "=r"(state)::"memory");
+}
+#endif

@@ -92,6 +92,7 @@ def line_of(text: str, start: str) -> int:
         ('kind = "ram"', 'kind = "rom"', "memory.1.kind", 'kind = "rom"'),
         ("baud = 115_200", "baud = 3", "console.baud", "baud"),
         ("irq = 0", "irq = 'zero'", "console.irq", "irq"),
+        ("sleep = 1", "sleep = 0", "console.sleep", "sleep"),
         ("irq = 0", "irq = 0.0", "console.irq: 0.0 is not of type 'integer'", "irq"),
         ("stack_bytes = 8192", "stack_bytes = 8191", "link.stack_bytes", "stack_bytes"),
         ("hz = 25_000_000 #", "#", "timer: 'hz' is a required property", "[timer]"),
@@ -110,6 +111,18 @@ def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, 
     assert key in error.what
     if start:
         assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
+
+
+def test_boards_that_sleep_have_a_core_that_can() -> None:
+    """And all whose emulator counts instructions do, with a clock that goes on while the core sleeps."""
+    able = {"ports/cortex_m.c", "ports/riscv.c", "ports/xtensa.c", "ports/avr_usart.c"}
+    for name in list_boards():
+        raw = load_board(name).raw
+        if "sleep" in raw["console"]:
+            assert able & set(raw["build"]["sources"]), name
+        if "ticks_per_instruction" in raw.get("emulator", {}):
+            assert "sleep" in raw["console"], name
+            assert any(argument.endswith(",sleep=on") for argument in raw["emulator"]["argv"]), name
 
 
 ACCELERATED = (file_access.boards_folder() / "corstone-300.toml").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.emulators import Emulator
+from microc.device.emulators import Emulator, QmpSession
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.run.profile import ticks_to_instructions
 from microc.target import Board
@@ -107,6 +108,41 @@ class TestPorts:
         assert 256 < used[0] < 1024  # the frame of an interrupt may lie there, too
         assert used[1] - used[0] >= 2 * 256
         assert used[2] == used[1]  # a high-water mark never falls
+
+
+def sample_pc(control: QmpSession) -> int:
+    """The program counter of the first core, by the emulator's monitor."""
+    shown = control.execute("human-monitor-command", {"command-line": "info registers"})
+    found = re.search(r"\b(?:R15=|pc +|PC=)([0-9a-f]+)", shown)
+    assert found is not None, shown
+    return int(found[1], 16)
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", [*FAMILIES, "qemu-xtensa"])
+def test_the_core_sleeps_until_a_byte_arrives(name: str, tmp_path: Path) -> None:
+    """Where nothing arrives the core stays in the function that stops it, whose symbol is all that this test knows of it."""
+    board = load_board(name)
+    elf = build(board, tmp_path)
+    monitor = tmp_path / "monitor"
+    table = board.raw["emulator"]
+    extended = {**table, "argv": [*table["argv"], "-qmp", f"unix:{monitor},server=on,wait=off"]}
+    nm = subprocess.run([board.raw["build"]["prefix"] + "nm", "-S", elf], capture_output=True, text=True, check=True)
+    begin, size = next(line.split()[:2] for line in nm.stdout.splitlines() if line.endswith(" microc_core_sleep"))
+    asleep = range(int(begin, 16), int(begin, 16) + int(size, 16))
+    with (
+        Emulator(replace(board, raw={**board.raw, "emulator": extended}), elf) as emulator,
+        Line(emulator.url) as line,
+        contextlib.closing(QmpSession(monitor)) as control,
+    ):
+        for number in range(50):
+            line.command("E", 1, bytes([number]))
+            assert line.receive(1) == bytes([number])
+            deadline = time.monotonic() + 20
+            while sample_pc(control) not in asleep and time.monotonic() < deadline:
+                pass
+        assert all(sample_pc(control) in asleep for _ in range(3))
 
 
 @pytest.mark.cross
