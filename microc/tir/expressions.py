@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import operators
 
-# ---- Immutable classes that memoise their hash: expressions, statements and buffers of the loop IR.
+# ---- Immutable classes that memoise their hash and other facts: expressions, statements and buffers of the loop IR.
 
 _Class = TypeVar("_Class")
 
@@ -21,7 +21,7 @@ class Node:
     """Base class of immutable objects that cache their hash, because it is composed of the hashes of all operands."""
 
     __slots__ = ("_hash",)
-    _hash: int
+    _hash: int | None
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -30,17 +30,23 @@ def immutable_node(cls: type[_Class]) -> type[_Class]:
 
     Only the type checker enforces that fields are not assigned. A check at run time would make the creation of an object
     three times as expensive, and a compilation creates hundreds of thousands.
+
+    Slots of the base classes cache facts that are computed on demand. They are None in a new object: a slot without a
+    value would raise an AttributeError at its first use, which takes as long as the creation of four objects.
     """
     by_fields = "__eq__" not in vars(cls)
+    for base in cls.__mro__[1:]:
+        for slot in vars(base).get("__slots__", ()):
+            cls.__annotations__[slot] = "object"
+            setattr(cls, slot, field(default=None, init=False, repr=False, compare=False))
     made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
     hash_fields = made.__hash__
 
     def __hash__(self: Node) -> int:
-        try:
-            return self._hash
-        except AttributeError:
+        found = self._hash
+        if found is None:
             self._hash = found = hash_fields(self)
-            return found
+        return found
 
     made.__hash__ = __hash__  # type: ignore[assignment]
     made.__repr__ = made.__repr__.__wrapped__  # type: ignore[method-assign, attr-defined]  # no guard against recursion: no value contains itself
@@ -73,9 +79,10 @@ class Expr(Node):
 
     __slots__ = ("known_accesses", "known_index", "known_vars")
     dtype: str
-    known_accesses: tuple[Load | AddressOf, ...]
-    known_index: bool
-    known_vars: frozenset[Var]  # all three are computed on demand: microc.tir.rewrite, microc.tir.analysis.context
+    # All three are computed on demand, and None before: microc.tir.rewrite, microc.tir.analysis.context.
+    known_accesses: tuple[Load | AddressOf, ...] | None
+    known_index: bool | None
+    known_vars: frozenset[Var] | None
 
     def __add__(self, other: Expr | int | float) -> Expr:
         return binary("add", self, other)

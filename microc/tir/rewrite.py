@@ -21,7 +21,7 @@ from microc.tir.ir import Expr, Stmt
 ExprMap = Callable[[Expr], Expr]
 
 
-def _no_children(_: Expr) -> tuple[Expr, ...]:
+def _no_children(_: Any) -> tuple[Expr, ...]:
     return ()
 
 
@@ -188,9 +188,8 @@ class _Substitution:
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, ir.Var):
             return self.values.get(expr, expr)
-        try:
-            names = expr.known_vars
-        except AttributeError:
+        names = expr.known_vars
+        if names is None:
             names = free_vars(expr)
         if self.names.isdisjoint(names):
             return expr
@@ -302,20 +301,26 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions that a statement contains directly, without the expressions of its sub-statements."""
-    match stmt:
-        case ir.Store(_, indices, value):
-            return (*indices, value)
-        case ir.For(_, extent):
-            return (extent,)
-        case ir.If(condition):
-            return (condition,)
-        case ir.Let(_, value) | ir.Evaluate(value):
-            return (value,)
-        case ir.Block():
-            bindings = tuple(i.binding for i in stmt.iters)
-            return (*bindings, stmt.predicate) if stmt.predicate else bindings
-        case _:
-            return ()
+    return _DIRECT_EXPRS.get(type(stmt), _no_children)(stmt)
+
+
+def _value_as_tuple(stmt: Any) -> tuple[Expr, ...]:
+    return (stmt.value,)
+
+
+def _exprs_of_block(block: ir.Block) -> tuple[Expr, ...]:
+    bindings = tuple([i.binding for i in block.iters])
+    return (*bindings, block.predicate) if block.predicate else bindings
+
+
+_DIRECT_EXPRS: Mapping[type[Stmt], Callable[[Any], tuple[Expr, ...]]] = {
+    ir.Store: lambda s: (*s.indices, s.value),
+    ir.For: lambda s: (s.extent,),
+    ir.If: lambda s: (s.condition,),
+    ir.Let: _value_as_tuple,
+    ir.Evaluate: _value_as_tuple,
+    ir.Block: _exprs_of_block,
+}
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
@@ -375,26 +380,30 @@ def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
 
 def free_vars(expr: Expr) -> frozenset[ir.Var]:
     """Return the variables that occur in an expression. The result is cached in the expression."""
-    try:
-        return expr.known_vars
-    except AttributeError:
-        found: frozenset[ir.Var] = frozenset((expr,)) if isinstance(expr, ir.Var) else frozenset()
+    known = expr.known_vars
+    if known is None:
+        known = frozenset((expr,)) if isinstance(expr, ir.Var) else _NO_VARS
         for child in children(expr):
-            inner = free_vars(child)
-            found = inner if found <= inner else found | inner
-        expr.known_vars = found
-        return found
+            inner = child.known_vars
+            if inner is None:
+                inner = free_vars(child)
+            known = inner if known <= inner else known | inner
+        expr.known_vars = known
+    return known
+
+
+_NO_VARS: frozenset[ir.Var] = frozenset()
 
 
 def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
     """Return the loads and addresses in an expression, each before the loads in its own indices.
 
     The result is cached in the expression."""
-    try:
-        return expr.known_accesses
-    except AttributeError:
-        found: tuple[ir.Load | ir.AddressOf, ...] = (expr,) if isinstance(expr, (ir.Load, ir.AddressOf)) else ()
+    known = expr.known_accesses
+    if known is None:
+        known = (expr,) if isinstance(expr, (ir.Load, ir.AddressOf)) else ()
         for child in children(expr):
-            found += accesses_of(child)
-        expr.known_accesses = found
-        return found
+            if not isinstance(child, _LEAVES):
+                known += accesses_of(child)
+        expr.known_accesses = known
+    return known

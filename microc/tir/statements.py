@@ -38,9 +38,10 @@ class Stmt(Node):
     """Base class of statements."""
 
     __slots__ = ("known_blocks", "known_read", "known_written")
-    known_blocks: frozenset[str]
-    known_read: frozenset[Buffer]
-    known_written: frozenset[Buffer]  # all three are computed on demand: microc.tir.analysis.context
+    # All three are computed on demand, and None before: microc.tir.analysis.context.
+    known_blocks: frozenset[str] | None
+    known_read: frozenset[Buffer] | None
+    known_written: frozenset[Buffer] | None
 
 
 @immutable_node

@@ -42,22 +42,22 @@ def is_index(expr: Expr) -> bool:
     """Test whether an expression is index arithmetic: its operands are only int32 variables and literals, no loads.
 
     The result is cached in the expression."""
-    try:
-        return expr.known_index
-    except AttributeError:
-        expr.known_index = found = _is_index(expr)
-        return found
+    known = expr.known_index
+    if known is None:
+        expr.known_index = known = _is_index(expr)
+    return known
 
 
 def _is_index(expr: Expr) -> bool:
     """Test whether an expression is index arithmetic, without the cache of :func:`is_index`."""
+    # Most expressions are of the first two types. Patterns with fields would take several times as long.
+    if isinstance(expr, Bin):
+        return expr.op in _PURE_OPS and is_index(expr.a) and is_index(expr.b)
+    if isinstance(expr, Var):
+        return expr.dtype == "int32"
     match expr:
         case ir.Const():
             return expr.dtype in ("int32", "bool")
-        case ir.Var():
-            return expr.dtype == "int32"
-        case ir.Bin(op, a, b):
-            return op in _PURE_OPS and is_index(a) and is_index(b)
         case ir.Un(op, a):
             return op in ("neg", "not") and is_index(a)
         case ir.Select(c, a, b):
@@ -70,38 +70,35 @@ def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
     """Return the buffers that a statement and its sub-statements read, by loads or through addresses.
 
     The result is cached in the statement."""
-    try:
-        return stmt.known_read
-    except AttributeError:
+    known = stmt.known_read
+    if known is None:
         accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
         own = [x.buffer for x in accesses if isinstance(x, ir.Load) or not x.writes]
-        stmt.known_read = found = frozenset(own).union(*map(buffers_read, stmt_children(stmt)))
-        return found
+        stmt.known_read = known = frozenset(own).union(*map(buffers_read, stmt_children(stmt)))
+    return known
 
 
 def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
     """Return the buffers that a statement and its sub-statements write, by stores or through addresses.
 
     The result is cached in the statement."""
-    try:
-        return stmt.known_written
-    except AttributeError:
+    known = stmt.known_written
+    if known is None:
         accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
         own = [x.buffer for x in accesses if isinstance(x, ir.AddressOf) and x.writes]
         if isinstance(stmt, ir.Store):
             own.append(stmt.buffer)
-        stmt.known_written = found = frozenset(own).union(*map(buffers_written, stmt_children(stmt)))
-        return found
+        stmt.known_written = known = frozenset(own).union(*map(buffers_written, stmt_children(stmt)))
+    return known
 
 
 def block_names_in(stmt: Stmt) -> frozenset[str]:
     """Return the names of all blocks in ``stmt``, including ``stmt`` itself. The result is cached in the statement."""
-    try:
-        return stmt.known_blocks
-    except AttributeError:
+    known = stmt.known_blocks
+    if known is None:
         own = (stmt.name,) if isinstance(stmt, ir.Block) else ()
-        stmt.known_blocks = found = frozenset(own).union(*map(block_names_in, stmt_children(stmt)))
-        return found
+        stmt.known_blocks = known = frozenset(own).union(*map(block_names_in, stmt_children(stmt)))
+    return known
 
 
 def is_distributed(loop: ir.For) -> bool:
@@ -278,22 +275,25 @@ class Context(LinearFormDivider):
 
     def _compute_linear_form(self, expr: Expr) -> LinearForm:
         """Compute the linear form of an expression."""
+        # Most expressions are of the first three types. Patterns with fields would take several times as long.
+        if isinstance(expr, Bin):
+            op = expr.op
+            if op in INDEX_OPS:
+                left, right = self.linear_form(expr.a), self.linear_form(expr.b)
+                if op == "add":
+                    return left.plus(right)
+                return left.plus(right, -1) if op == "sub" else self._form_of_operation(op, left, right)
+            return self.form_of_atom(self.simplify_structure(expr))
+        if isinstance(expr, Var):
+            low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
+            if isinstance(low, int) and low == high and expr not in self.kept:
+                return LinearForm({}, low)
+            return self.form_of_atom(expr)
+        if isinstance(expr, Const):
+            return LinearForm({}, expr.value if isinstance(expr.value, Extent) else int(expr.value))
         match expr:
-            case Const(value):
-                return LinearForm({}, value if isinstance(value, Extent) else int(value))
-            case Var():
-                low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
-                if isinstance(low, int) and low == high and expr not in self.kept:
-                    return LinearForm({}, low)
-                return self.form_of_atom(expr)
             case ir.Un("neg", a):
                 return self.linear_form(a).times(-1)
-            case Bin("add", a, b):
-                return self.linear_form(a).plus(self.linear_form(b))
-            case Bin("sub", a, b):
-                return self.linear_form(a).plus(self.linear_form(b), -1)
-            case Bin(op, a, b) if op in INDEX_OPS:
-                return self._form_of_operation(op, self.linear_form(a), self.linear_form(b))
             case ir.Select(c, a, b):
                 return self._form_of_select(c, a, b)
             case _:

@@ -308,7 +308,7 @@ def index_literal(value: int) -> Const:
     """Return an int32 literal. Raises :class:`Int32Overflow` if the value does not fit."""
     if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
         raise Int32Overflow
-    return Const(value, "int32")
+    return ir.const(value, "int32") if type(value) is int else Const(value, "int32")  # an Extent is no int
 
 
 def split_by_divisor(form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:

@@ -173,24 +173,28 @@ class Simplifier(Context):
 
     def simplify_structure(self, expr: Expr) -> Expr:
         """Simplify the operands of an expression, then apply the rules that hold for any dtype."""
+        # Most expressions are of the first three types. Patterns with fields would take several times as long.
+        if isinstance(expr, Bin):
+            op, a, b = expr.op, expr.a, expr.b
+            if op in ("and", "or"):
+                return self._simplify_and_or(op, a, b)
+            if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
+                try:
+                    return self._simplify_index_comparison(op, a, b)
+                except Int32Overflow:
+                    pass
+            return self._simplify_binary(expr, op, self.simplify(a), self.simplify(b))
+        if isinstance(expr, (ir.Load, ir.AddressOf, ir.Call)):
+            return rewrite.map_children(expr, self.simplify)
+        if isinstance(expr, Var):
+            # A variable with only one possible value becomes a literal, unless schedules refer to the variable.
+            low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
+            if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
+                return Const(low, expr.dtype)
+            return expr
         match expr:
-            case Var():
-                # A variable with only one possible value becomes a literal, unless schedules refer to the variable.
-                low, high = self.bounds.get(expr, linear_forms.UNKNOWN)
-                if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
-                    return Const(low, expr.dtype)
-                return expr
             case ir.Select(c, a, b):
                 return self.select(c, a, b)
-            case Bin(("and" | "or") as op, a, b):
-                return self._simplify_and_or(op, a, b)
-            case Bin(op, a, b):
-                if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
-                    try:
-                        return self._simplify_index_comparison(op, a, b)
-                    except Int32Overflow:
-                        pass
-                return self._simplify_binary(expr, op, self.simplify(a), self.simplify(b))
             case ir.Un(op, a):
                 inner = self.simplify(a)
                 folded = fold_unary(op, inner) if isinstance(inner, Const) else None
