@@ -13,7 +13,6 @@ scales are chosen (:mod:`.decisions`, :mod:`.integer_scheme`). Finally, each ope
 ``microc.fake_quantize`` builds a trainable PyTorch module from the result (:mod:`.training`).
 """
 
-from microc.quantization.fake_quantization import fake_quantize
-from microc.quantization.quantization_steps import Quantized, quantize
+from microc.quantization.quantization_steps import Quantized, fake_quantize, quantize
 
 __all__ = ("Quantized", "fake_quantize", "quantize")

@@ -11,6 +11,9 @@ answered by the values:
   function for fixed sizes; for a network's kernel at the 8 largest of these combinations.
 - :func:`is_less` and :func:`is_at_most` test all sizes. Analyses call them to prove a fact.
 
+If there are too many combinations to list them, the listed ones only refute a fact, and :mod:`microc.tir.size_proofs` proves it:
+that extents are equal or constant, the order of two extents, and bounds.
+
 A program that needs a number, for example as the extent of a ``range``, gets :class:`DependsOnSize`.
 """
 
@@ -27,9 +30,15 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.tir import expressions as ir
+from microc.tir.size_proofs import (
+    Polynomial,
+    Ranges,
+    SizeProver,
+    add_polynomials,
+    divide_polynomials,
+    multiply_polynomials,
+)
 
-Monomial = tuple[ir.Expr, ...]
-"""Product of symbolic sizes and of quotients, remainders, minima and maxima over them, in canonical order."""
 _INFINITIES = (float("inf"), -float("inf"))
 
 
@@ -43,10 +52,14 @@ class SizeDomain:
     ``allowed``: combinations that a run may have, all or many of them. ``large``: a few combinations that stand for the general
     case; they answer a comparison on which ``allowed`` disagree. ``exceptions``: for each answer that is wrong at some of
     ``allowed``, the last of these, by its position. ``coincidences``: likewise for numbers that are equal at some of
-    ``allowed`` and count as different."""
+    ``allowed`` and count as different. ``ranges``: the values of each size if ``allowed`` lists only some combinations of them;
+    ``prover`` then proves what holds at all combinations."""
 
-    def __init__(self, allowed: Sequence[Mapping[str, int]], large: Sequence[Mapping[str, int]]) -> None:
+    def __init__(
+        self, allowed: Sequence[Mapping[str, int]], large: Sequence[Mapping[str, int]], ranges: Ranges | None = None
+    ) -> None:
         self.combinations = (*allowed, *large)
+        self.prover = None if ranges is None else SizeProver(ranges)
         self.allowed_count = len(allowed)
         self.exceptions: dict[int, Mapping[str, int]] = {}
         self.coincidences: dict[int, Mapping[str, int]] = {}
@@ -79,10 +92,25 @@ class SizeDomain:
         self.exceptions[wrong] = self.combinations[wrong]
         return bool(large[0])
 
-    def _make(self, terms: Mapping[Monomial, int], values: Array) -> Any:
+    def is_difference_at_least(self, a: Any, b: Any, least: int) -> bool:
+        """Test whether ``a - b`` is at least ``least`` at all sizes."""
+        if not np.all((_values(a) - _values(b))[: self.allowed_count] >= least):
+            return False
+        return self.prover is None or self.prover.is_at_least(add_polynomials(_terms(a), _terms(b), -1), least)
+
+    def find_bounds(self, extent: Extent) -> tuple[int, int]:
+        """Return the smallest and the largest value of an extent, or, where they are not listed, bounds of them."""
+        if self.prover is not None:
+            return self.prover.lower_bound(extent.terms), self.prover.upper_bound(extent.terms)
+        allowed = extent.values[: self.allowed_count]
+        return int(allowed.min()), int(allowed.max())
+
+    def _make(self, terms: Polynomial, values: Array) -> Any:
         """Return a sum of terms with the given values; a Python integer if it is the same at all allowed sizes."""
-        allowed = values[: self.allowed_count]
-        return int(values[0]) if (allowed == allowed[0]).all() else Extent(self, terms, values)
+        number, allowed = int(values[0]), values[: self.allowed_count]
+        if (allowed == number).all() and (self.prover is None or self.prover.is_equal(terms, number)):
+            return number
+        return Extent(self, terms, values)
 
     def _make_opaque(self, op: str, a: Any, b: Any, values: Array) -> Any:
         """Return ``a op b`` with the given values as a new atom."""
@@ -90,7 +118,7 @@ class SizeDomain:
         self._values.setdefault(expr, values)
         return self._make({(expr,): 1}, values)
 
-    def _evaluate(self, terms: Mapping[Monomial, int]) -> Array:
+    def _evaluate(self, terms: Polynomial) -> Array:
         """Return the values of a sum of terms."""
         total = np.zeros(len(self.combinations), np.int64)
         for monomial, factor in terms.items():
@@ -111,7 +139,7 @@ class Extent(ir.SizeDependent):
 
     __slots__ = ("_expr", "domain", "terms", "values")
 
-    def __init__(self, domain: SizeDomain, terms: Mapping[Monomial, int], values: Array) -> None:
+    def __init__(self, domain: SizeDomain, terms: Polynomial, values: Array) -> None:
         self.domain, self.terms, self.values = domain, terms, values
         self._expr: ir.Expr | None = None
 
@@ -168,20 +196,12 @@ class Extent(ir.SizeDependent):
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, int):
             return other if other in _INFINITIES else NotImplemented
-        terms = dict(self.terms)
-        for monomial, factor in _terms(other).items():
-            terms[monomial] = terms.get(monomial, 0) + factor
-        return self.domain._make({t: f for t, f in terms.items() if f}, self.values + _values(other))
+        return self.domain._make(add_polynomials(self.terms, _terms(other)), self.values + _values(other))
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int):
             return (other if self >= 0 else -other) if other in _INFINITIES else NotImplemented
-        terms: dict[Monomial, int] = {}
-        for a, x in self.terms.items():
-            for b, y in _terms(other).items():
-                monomial = tuple(sorted((*a, *b), key=str))
-                terms[monomial] = terms.get(monomial, 0) + x * y
-        return self.domain._make({t: f for t, f in terms.items() if f}, self.values * _values(other))
+        return self.domain._make(multiply_polynomials(self.terms, _terms(other)), self.values * _values(other))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -223,10 +243,10 @@ class Extent(ir.SizeDependent):
 
     def bit_length(self) -> int:
         """Return the number of bits of the magnitude. Raise DependsOnSize unless it is the same at all allowed sizes."""
-        lengths = {int(value).bit_length() for value in self.values[: self.domain.allowed_count]}
-        if len(lengths) > 1:
+        low, high = self.domain.find_bounds(self)
+        if low.bit_length() != high.bit_length() or (low < 0) != (high < 0):
             raise DependsOnSize(f"the number of bits of {self} is not constant")
-        return lengths.pop()
+        return high.bit_length()
 
     def _refuse(self, other: Any) -> Any:
         raise DependsOnSize(f"{self} and {other} are combined bit by bit")
@@ -242,7 +262,8 @@ class Extent(ir.SizeDependent):
         if not isinstance(other, int) or (isinstance(other, Extent) and other.domain is not self.domain):
             return False
         equal = (self.values == _values(other))[: self.domain.allowed_count]
-        if equal.all():
+        prover = self.domain.prover
+        if equal.all() and (prover is None or prover.is_equal(add_polynomials(self.terms, _terms(other), -1), 0)):
             return True
         if equal.any():
             last = int(np.flatnonzero(equal)[-1])
@@ -268,48 +289,55 @@ class Extent(ir.SizeDependent):
         return self.domain.decide(compare(self.values, _values(other)), f"{self} {sign} {other}")
 
 
-# ---- Division. A quotient is exact if the divisor divides every term; otherwise it becomes an atom of monomials.
+# ---- Division. A quotient that is no polynomial becomes an atom of monomials.
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Return ``a // b``. Multiples of a constant divisor leave the division: ``(n - 1) // 2`` is ``(n + 1) // 2 - 1``."""
+    """Return ``a // b``. A division by a number is reduced to one of a smaller dividend, by a smaller number, or by one number:
+    ``(n - 1) // 2`` is ``(n + 1) // 2 - 1``, ``(2 * n + 1) // 4`` is ``n // 2``, ``(n // 2 + 1) // 3`` is ``(n + 2) // 6``."""
     domain, dividend, divisor = _domain(a, b), _values(a), _values(b)
-    if not np.all(divisor):
+    if not np.all(divisor) or not (is_less(0, b) or is_less(b, 0)):
         raise DependsOnSize(f"{b} may be 0, by which {a} is divided")
-    quotient = _divide_terms(_terms(a), _terms(b))
+    quotient, _ = _divide_polynomials(domain, a, b)
     if quotient is not None:
         return domain._make(quotient, np.broadcast_to(dividend // divisor, len(domain.combinations)))
     if type(b) is int and b > 0:
         whole = {t: f // b for t, f in a.terms.items() if f // b and (not t or f % b == 0)}
         if whole:
-            rest = a + domain._make({t: -f * b for t, f in whole.items()}, domain._evaluate(whole) * -b)
-            return rest // b + domain._make(whole, domain._evaluate(whole))
+            small = a + domain._make({t: -f * b for t, f in whole.items()}, domain._evaluate(whole) * -b)
+            return small // b + domain._make(whole, domain._evaluate(whole))
+        shared = gcd(b, *(factor for monomial, factor in a.terms.items() if monomial))
+        if shared > 1:
+            reduced = {monomial: factor // shared for monomial, factor in a.terms.items() if factor // shared}
+            return domain._make(reduced, domain._evaluate(reduced)) // (b // shared)
+        match [(monomial, factor) for monomial, factor in a.terms.items() if monomial]:
+            case [((ir.Bin("floordiv", inner, ir.Const(int() as first)),), 1)] if first > 0:
+                return (domain.extent_of(inner) + a.terms.get((), 0) * first) // (first * b)
     return domain._make_opaque("floordiv", a, b, dividend // divisor + domain._evaluate({}))
 
 
-def _divide_terms(dividend: Mapping[Monomial, int], divisor: Mapping[Monomial, int]) -> dict[Monomial, int] | None:
-    """Return the quotient of sums of terms if it is exact for a divisor of one term; else None."""
-    if len(divisor) != 1:
-        return None
-    ((atoms, number),) = divisor.items()
-    quotient: dict[Monomial, int] = {}
-    for monomial, factor in dividend.items():
-        rest = list(monomial)
-        for atom in atoms:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        if factor % number:
-            return None
-        quotient[tuple(rest)] = factor // number
-    return quotient
+def _divide_polynomials(domain: SizeDomain, a: Any, b: Any) -> tuple[Polynomial | None, Polynomial]:
+    """Return the floored quotient and the remainder of ``a`` by ``b`` if both are polynomials; else None, and nothing."""
+    quotient, rest = divide_polynomials(_terms(a), _terms(b))
+    if not rest:
+        return quotient, rest
+    one: Polynomial = {(): 1}
+    lower = add_polynomials(quotient, one, -1), add_polynomials(rest, _terms(b))  # the rest may be just below 0
+    for terms, remainder in [(quotient, rest), lower] if quotient else []:
+        number = domain._make(remainder, domain._evaluate(remainder))
+        if is_at_most(0, number) and is_less(number, b):
+            return terms, remainder
+    return None, {}
 
 
 def _modulo(a: Any, b: Any) -> Any:
     """Return ``a % b``."""
     domain, dividend, divisor = _domain(a, b), _values(a), _values(b)
-    if not np.all(divisor):
+    if not np.all(divisor) or not (is_less(0, b) or is_less(b, 0)):
         raise DependsOnSize(f"{b} may be 0, by which {a} is divided")
+    quotient, remainder = _divide_polynomials(domain, a, b)
+    if quotient is not None:
+        return domain._make(remainder, np.broadcast_to(dividend % divisor, len(domain.combinations)))
     return domain._make_opaque("floormod", a, b, dividend % divisor + domain._evaluate({}))
 
 
@@ -344,21 +372,26 @@ def as_expr(value: Any) -> ir.Expr:
 
 def is_less(a: Any, b: Any) -> bool:
     """Test whether ``a < b`` holds at all sizes."""
-    if not isinstance(a, Extent) and not isinstance(b, Extent):
+    if not _have_extent_and_integer(a, b):
         return bool(a < b)
-    return bool(np.all((_values(a) < _values(b))[: _domain(a, b).allowed_count]))
+    return _domain(a, b).is_difference_at_least(b, a, 1)
 
 
 def is_at_most(a: Any, b: Any) -> bool:
     """Test whether ``a <= b`` holds at all sizes."""
-    if not isinstance(a, Extent) and not isinstance(b, Extent):
+    if not _have_extent_and_integer(a, b):
         return bool(a <= b)
-    return bool(np.all((_values(a) <= _values(b))[: _domain(a, b).allowed_count]))
+    return _domain(a, b).is_difference_at_least(b, a, 0)
+
+
+def _have_extent_and_integer(a: Any, b: Any) -> bool:
+    """Test whether an order depends on sizes: one of two numbers is an extent, and neither is infinite."""
+    return isinstance(a, int) and isinstance(b, int) and (isinstance(a, Extent) or isinstance(b, Extent))
 
 
 def upper_bound(value: Any) -> int:
-    """Return the largest value of an integer at all sizes."""
-    return int(value.values[: value.domain.allowed_count].max() if isinstance(value, Extent) else value)
+    """Return the largest value of an integer at all sizes; of an extent, a number that it does not exceed."""
+    return value.domain.find_bounds(value)[1] if isinstance(value, Extent) else int(value)
 
 
 def smallest(*values: Any) -> Any:
@@ -422,7 +455,7 @@ def _values(number: Any) -> Any:
     return number.values if isinstance(number, Extent) else number
 
 
-def _terms(number: Any) -> Mapping[Monomial, int]:
+def _terms(number: Any) -> Polynomial:
     """Return an integer as a sum of terms."""
     return number.terms if isinstance(number, Extent) else {(): int(number)} if number else {}
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from microc.base.immutable import frozen
@@ -377,10 +378,10 @@ def _with_operands(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) ->
 _FIXED_SIZES_HINT = (
     "export the model with these dimensions symbolic (some are fixed numbers in it), or fix them with --input-shape"
 )
-_MAX_TESTED_COMBINATIONS = 512
-"""Maximum number of combinations of sizes at which the divisions in a rule are tested, besides random ones."""
+_MAX_LISTED_COMBINATIONS = 512
+"""Maximum number of combinations of sizes that are listed, besides random ones."""
 _RANDOM_COMBINATIONS = 512
-"""Number of random combinations of sizes at which facts are tested, if the combinations are too many to test all."""
+"""Number of random combinations of sizes that can refute a fact, if the combinations are too many to list all."""
 _TRIED_SIZES_END = 65
 """Exclusive upper bound on the sizes that are tried to find sizes that a model supports."""
 _MAX_ADDITIONAL_READS = 40
@@ -410,22 +411,38 @@ class NetworkFamily:
         return {size.scalar.name: size.maximum for size in self.sizes}
 
 
+def make_size_domain(sizes: Sequence[Size], small: Sequence[Sizes]) -> SizeDomain:
+    """Create the domain of the extents of a network. ``small``: the smallest combinations of sizes."""
+    allowed, ranges = list_allowed_sizes(sizes), {size.scalar.name: _values_of(size) for size in sizes}
+    listed = prod(map(len, ranges.values())) <= _MAX_LISTED_COMBINATIONS
+    return SizeDomain((*small, *allowed), list_large_sizes(sizes), None if listed else ranges)
+
+
+def _values_of(size: Size) -> range:
+    """Return the values that a size may have in a run."""
+    return range(-(-size.minimum // size.step) * size.step, size.maximum + 1, size.step)
+
+
 def list_allowed_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
     """List combinations of sizes that a run may have, by scalar parameter: all, or, if there are too many, random ones and those
     of small, spaced and largest values of each size.
 
     Random combinations show remainders that the others hide: spaced values may all leave the same."""
-    limit = int(_MAX_TESTED_COMBINATIONS ** (1 / len(sizes)) + 1e-9)
-    columns, choose = [], random.Random(0).choice
-    ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
-    for values in ranges:
-        half = limit // 2
-        spaced = (values[half + (len(values) - 1 - half) * k // (limit - half)] for k in range(1, limit - half + 1))
-        columns.append(list(values) if len(values) <= limit else [*values[:half], *spaced])
-    points = [*product(*columns)]
-    if any(len(values) > limit for values in ranges):
-        points = [tuple(map(choose, ranges)) for _ in range(_RANDOM_COMBINATIONS)] + points
+    ranges = [_values_of(size) for size in sizes]
+    points = [*product(*ranges)] if prod(map(len, ranges)) <= _MAX_LISTED_COMBINATIONS else _sample_combinations(ranges)
     return [{s.scalar.name: n for s, n in zip(sizes, point, strict=True)} for point in points]
+
+
+def _sample_combinations(ranges: Sequence[range]) -> list[Point]:
+    """Return random combinations of values, and those of small, spaced and largest values."""
+    limit = int(_MAX_LISTED_COMBINATIONS ** (1 / len(ranges)) + 1e-9)
+    half = limit // 2
+    columns: list[Sequence[int]] = []
+    for values in ranges:
+        spaced = (values[half + (len(values) - 1 - half) * k // (limit - half)] for k in range(1, limit - half + 1))
+        columns.append(values if len(values) <= limit else [*values[:half], *spaced])
+    choose = random.Random(0).choice
+    return [tuple(map(choose, ranges)) for _ in range(_RANDOM_COMBINATIONS)] + [*product(*columns)]
 
 
 def list_large_sizes(sizes: Sequence[Size]) -> list[dict[str, int]]:
@@ -463,7 +480,7 @@ class _FamilyReader:
         self.check_shapes(extents, largest, maxima)
         sizes, starts = self.find_smallest_points(extents, largest, maxima)
         small = tuple(map(self.graphs_at_sizes.sizes_by_scalar_name, starts))
-        domain = SizeDomain((*small, *list_allowed_sizes(sizes)), list_large_sizes(sizes))
+        domain = make_size_domain(sizes, small)
         symbolic = derive_symbolic_graph(graphs, largest, fitter, domain)
         return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, shapes)
 
