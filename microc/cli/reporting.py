@@ -377,7 +377,9 @@ def _estimate_boards(arguments: BenchArguments, boards: Sequence[Board]) -> show
         )
     rows = estimate_boards(PricedNetwork(arguments.source, make_options(**arguments.options)), boards)
     fitting = sum(bool(row.fits) for row in rows)
-    verdict = prose(f"fits {fitting} of {len(rows)} boards")
+    verdict = prose(
+        f"fits {fitting} of {len(rows)} boards, by estimate: microc check MODEL --board BOARD --exact compiles it to know"
+    )
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
     data = {"boards": [row.to_data() for row in rows]}

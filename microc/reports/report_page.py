@@ -271,8 +271,8 @@ def _sections(data: Mapping[str, Any], is_comparison: bool) -> Iterator[Section]
         "graph",
         "The network",
         Explorer(lay_out_network_graph(data), (PICTURE_WIDTH, PICTURE_HEIGHT)),
-        intro="The stronger the colour of a layer, the larger its part of the time. A click shows what it takes, where it "
-        "lies, and its C.",
+        intro="The stronger the colour of a layer, the larger its part of the time. A click shows its cost, its "
+        "tensors in the arena, and its C.",
     )
     yield section(
         "time",

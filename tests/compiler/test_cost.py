@@ -139,7 +139,7 @@ def test_bench_ranks_all_boards(capsys: pytest.CaptureFixture[str]) -> None:
     known = [row["seconds"] for row in rows if row["fits"] and row["seconds"] is not None]
     assert known == sorted(known) and len(known) > 20
     assert main(["bench", str(digits.INT8), "--boards", "microbit,mps2-an386", "--estimate"]) == 0
-    assert "fits 2 of 2 boards" in capsys.readouterr().out
+    assert "fits 2 of 2 boards, by estimate" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
