@@ -386,7 +386,7 @@ def is_at_most(a: Any, b: Any) -> bool:
 
 def _have_extent_and_integer(a: Any, b: Any) -> bool:
     """Test whether an order depends on sizes: one of two numbers is an extent, and neither is infinite."""
-    return isinstance(a, int) and isinstance(b, int) and (isinstance(a, Extent) or isinstance(b, Extent))
+    return (isinstance(a, Extent) or isinstance(b, Extent)) and isinstance(a, int) and isinstance(b, int)
 
 
 def upper_bound(value: Any) -> int:

@@ -173,7 +173,7 @@ def _match_iterator_times_factor(index: ir.Expr, block_iterators: set[ir.Var]) -
     it; else None."""
     terms, offset = linear(index)
     match [(term, factor) for term, factor in terms.items() if free_vars(term) & block_iterators]:
-        case [(ir.Var() as var, factor)] if factor > 0 and not offset:
+        case [(ir.Var() as var, factor)] if is_less(0, factor) and not offset:
             return var, factor
         case _:
             return None
@@ -290,12 +290,13 @@ def _are_contiguous(writes: list[Access], fixed_loop_count: int) -> bool:
         (terms, _), access = forms[0]
         inner, bounds = {x.var for x in access.loops[fixed_loop_count:]}, loop_bounds(access.loops)
         # Add the inner loops' strides in ascending order: a gap shows as a stride that exceeds the run of elements so far.
-        length = max(offsets) - min(offsets) + (access.extent if axis == axis_count - 1 else 1)
+        length = largest(*offsets) - smallest(*offsets) + (access.extent if axis == axis_count - 1 else 1)
         for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
             reach = bounds_of(term, bounds) if free_vars(term) & inner else (0, 0)
-            if reach is None or (abs(factor) > length and reach[0] < reach[1]):
+            stride = largest(factor, -factor)
+            if reach is None or (reach[0] != reach[1] and not is_at_most(stride, length)):
                 return False
-            length += abs(factor) * (reach[1] - reach[0])
+            length += stride * (reach[1] - reach[0])
     return True
 
 

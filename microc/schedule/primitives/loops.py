@@ -30,6 +30,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import simplify
+from microc.tir.extents import is_at_most
 from microc.tir.names import BLOCK_NOTES, DISTRIBUTED, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE, parse_lanes
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
 from microc.tir.text.print import format_expr
@@ -48,7 +49,9 @@ def check_split(loop: ir.For, extent: int, factors: tuple[int | None, ...]) -> N
             "one None",
             hint="write split('k', (None, 4)) for an outer loop and an inner one of 4",
         )
-    if None not in factors and (isinstance(extent, ir.Expr) or prod(f for f in factors if f is not None) < extent):
+    if None not in factors and (
+        isinstance(extent, ir.Expr) or not is_at_most(extent, prod(f for f in factors if f is not None))
+    ):
         raise ScheduleError(
             f"split: the factors of {loop.var.name!r} do not cover its iterations; got {factors}, expected a product of "
             f"{format_expr(loop.extent)} at least",

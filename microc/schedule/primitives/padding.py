@@ -26,6 +26,7 @@ from microc.schedule.primitives.tree import (
 from microc.tir import ir
 from microc.tir.analysis.region import loop_bounds
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
+from microc.tir.extents import is_less, largest, smallest
 from microc.tir.rewrite import replace_buffers, stmt_exprs, substitute, walk_expr, walk_stmt
 from microc.tir.text.print import format_expr
 
@@ -63,12 +64,12 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
                     f"pad_reduction: iterator {i.var.name!r} of block {name!r} has no known range",
                     hint="schedule loops of constant extents",
                 )
-            extents[i.var] = max(i.extent, reach[1] + 1)
+            extents[i.var] = largest(i.extent, reach[1] + 1)
         ranges = {var: (0, extent - 1) for var, extent in extents.items()}
         for buffer, indices in _buffer_accesses(what):
             reaches = [bounds_of(index, ranges) for index in indices]
             old = sizes.get(buffer, buffer.shape)
-            new = tuple(max(n, reach[1] + 1) if reach else n for n, reach in zip(old, reaches, strict=True))
+            new = tuple(largest(n, reach[1] + 1) if reach else n for n, reach in zip(old, reaches, strict=True))
             if new != buffer.shape and buffer in func.params:
                 raise ScheduleError(
                     f"pad_reduction: block {name!r} would read beyond {buffer.name!r}; got {tuple(buffer.shape)}, "
@@ -144,8 +145,9 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         if own_loop is None:
             continue
         loop, offset = own_loop
-        low, high = max(ranges[i.var][0] - offset, 0), min(ranges[i.var][1] - offset, extent_of(loop) - 1)
-        shorter[loop.var] = replace(loop, extent=ir.const(max(high - low + 1, 0), "int32"))
+        low = largest(ranges[i.var][0] - offset, 0)
+        high = smallest(ranges[i.var][1] - offset, extent_of(loop) - 1)
+        shorter[loop.var] = replace(loop, extent=ir.const(largest(high - low + 1, 0), "int32"))
         starts[loop.var] = loop.var + low
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, starts))) for i in what.iters)
     predicate = substitute(what.predicate, starts) if what.predicate is not None else None
@@ -170,7 +172,10 @@ def _drop_guard_if_buffer_fits(block: ir.Block, loops: tuple[ir.For, ...]) -> ir
     assert isinstance(store, ir.Store)
     rooms: dict[ir.Expr, int] = dict(zip(store.indices, store.buffer.shape, strict=True))
     reaches = [bounds_of(i.binding, bounds) for i in block.iters]
-    if any(reach is None or reach[1] >= rooms.get(i.var, 0) for i, reach in zip(block.iters, reaches, strict=True)):
+    if any(
+        reach is None or not is_less(reach[1], rooms.get(i.var, 0))
+        for i, reach in zip(block.iters, reaches, strict=True)
+    ):
         return block
     return replace(block, iters=tuple(replace(i, extent=rooms[i.var]) for i in block.iters), predicate=None)
 
@@ -195,7 +200,7 @@ def _find_inclusive_ranges_in_border(block: ir.Block, condition: ir.Expr) -> dic
         (var,) = terms
         low, high = ranges.get(var, (0, extents[var] - 1))
         # var + offset < 0, or var + offset >= 0
-        ranges[var] = (low, min(high, -offset - 1)) if term.op == "lt" else (max(low, -offset), high)
+        ranges[var] = (low, smallest(high, -offset - 1)) if term.op == "lt" else (largest(low, -offset), high)
     return ranges
 
 

@@ -25,6 +25,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.region import loop_bounds
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
+from microc.tir.extents import is_at_most, is_less
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
 from microc.tir.text.print import format_expr
 
@@ -169,7 +170,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
             tile_guards.append(test)
     for it in iters:
         reach = bounds_of(it.binding, bounds)
-        if reach is None or reach[1] >= it.extent:
+        if reach is None or not is_less(reach[1], it.extent):
             tile_guards.append(it.binding < it.extent)
     inner = replace(block, iters=tuple(p.bind_inside_tile() for p in parts), predicate=ir.all_of(inner_guards))
     init = None if block.init is None else build_initialisation_nest(inner, loops, taken)
@@ -241,14 +242,14 @@ def _split_iterator_by_tile(
     # Inner terms are digits of a mixed radix number: in ascending order each factor is at least the range of the lower ones.
     length = 1
     for term, k in sorted(own.items(), key=lambda item: item[1]):
-        if not isinstance(term, ir.Var) or k < length:
+        if not isinstance(term, ir.Var) or not is_at_most(length, k):
             raise _blockize_error(
                 block,
                 f"iterator {iterator.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
                 f"values; got {format_expr(iterator.binding)}",
             )
         length += k * (extents[term] - 1)
-    if offset or any(k < 0 for k in outer.values()):
+    if offset or not all(is_at_most(0, k) for k in outer.values()):
         raise _blockize_error(
             block, f"iterator {iterator.var.name} does not count from 0; got {format_expr(iterator.binding)}"
         )
@@ -256,7 +257,7 @@ def _split_iterator_by_tile(
     if not outer:
         return _TiledIterator(iterator, None, 1, 1, ir.const(0, "int32"), outer, rest)
     step = gcd(*outer.values()) if own else 1
-    if length > step:
+    if not is_at_most(length, step):
         raise _blockize_error(
             block, f"tiles along {iterator.var.name} overlap, or are interleaved; got {length} values every {step}"
         )

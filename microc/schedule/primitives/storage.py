@@ -35,6 +35,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
+from microc.tir.extents import is_at_most
 from microc.tir.rewrite import map_accesses, map_expr, map_stmt, replace_buffers, walk_stmt
 
 # ---- Primitives on the memory of buffers: cache_read, cache_write, set_scope
@@ -377,7 +378,7 @@ def transform_layout(
             axis, extent, stride = parts[k]
             index = simplify(indices[axis] // stride) if stride > 1 else indices[axis]
             # The outermost part of an axis needs no remainder: its quotient stays below the extent.
-            result.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
+            result.append(index if is_at_most(old.shape[axis], extent * stride) else simplify(index % extent))
         return tuple(result)
 
     return _replace_buffer(

@@ -12,6 +12,7 @@ from microc.isa import SCALAR, Intrin
 from microc.tir import ir
 from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.simplification import bounds_of, fits_dtype, simplify
+from microc.tir.extents import is_at_most, largest
 from microc.tir.rewrite import children, free_vars, map_expr, substitute, with_children
 
 # ---- Unification of patterns with expressions: a variable of a pattern matches any operand of its dtype,
@@ -248,7 +249,7 @@ def _unify_sums(pattern: ir.Bin, expr: ir.Expr, known: Operands) -> Iterator[Ope
     if not all(any(_may_unify(pattern, part) for part in parts) for pattern in patterns):
         return
     ends = [bounds_of(part) or (-(1 << 63), 1 << 63) for part in parts]
-    if sum(max(-low, high) for low, high in ends) > dtypes.int_range(expr.dtype)[1]:
+    if not is_at_most(sum(largest(-low, high) for low, high in ends), dtypes.int_range(expr.dtype)[1]):
         return
     yield from _unify_terms(sorted(patterns, key=lambda x: isinstance(x, ir.Var)), parts, known)
 

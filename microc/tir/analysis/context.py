@@ -368,7 +368,9 @@ class Context(LinearFormDivider):
         high: linear_forms.Bound = form.const
         for atom, k in form.terms.items():
             ends = ranges.range_of_atom(atom.expr)
-            end = ends[1] if k >= 0 else ends[0]
+            if not (is_at_most(0, k) or is_at_most(k, 0)):
+                return linear_forms.INF
+            end = ends[1] if is_at_most(0, k) else ends[0]
             high = high + (k * end if end else 0)
         if depth:
             for fact in self.facts:

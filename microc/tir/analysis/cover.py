@@ -189,7 +189,7 @@ class _CoverageProof:
                     if not last:
                         return None
                     found[atom] = extent // digit.lower if k else -(-extent // digit.lower)
-                elif (not last and group[k + 1][0].lower % digit.upper) or extent < digit.upper:
+                elif (not last and group[k + 1][0].lower % digit.upper) or not is_at_most(digit.upper, extent):
                     return None
                 else:
                     found[atom] = digit.upper // digit.lower
@@ -215,11 +215,13 @@ def _covered_start_and_length(form: LinearForm, digit_sizes: dict[Atom, int], st
     an instance of a tensorized block computes several elements."""
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
-        if k < 0:
+        if is_less(k, 0):
             start += k * (digit_sizes[atom] - 1)
+        elif not is_at_most(0, k):
+            continue  # its sign depends on the sizes: only the value 0 of this digit counts
         # Digits are visited in order of stride. A stride up to the length covered so far leaves no gap. A larger stride leaves
         # a gap, so its digit does not extend the interval.
-        if abs(k) <= length:
+        if is_at_most(abs(k), length):
             length += abs(k) * (digit_sizes[atom] - 1)
     return start, length
 
@@ -269,7 +271,11 @@ def _stays_within_row(access: Access) -> bool:
     if access.extent == 1:
         return True
     reach = _split_parallel_index(access.indices[-1], access, ir.Var(""), access.loops)
-    return reach is not None and ir.int_value(reach[0]) == 0 and reach[2] + access.extent <= access.buffer.shape[-1]
+    return (
+        reach is not None
+        and ir.int_value(reach[0]) == 0
+        and is_at_most(reach[2] + access.extent, access.buffer.shape[-1])
+    )
 
 
 def _are_iterations_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:

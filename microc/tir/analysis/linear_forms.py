@@ -57,8 +57,11 @@ def _multiply_bounds(a: Bound, b: Bound) -> Bound:
 
 def scale(a: Interval, factor: int) -> Interval:
     """Return the interval of ``factor * a``."""
-    low, high = _multiply_bounds(a[0], factor), _multiply_bounds(a[1], factor)
-    return (low, high) if factor >= 0 else (high, low)
+    if is_at_most(0, factor):
+        return _multiply_bounds(a[0], factor), _multiply_bounds(a[1], factor)
+    if is_at_most(factor, 0):
+        return _multiply_bounds(a[1], factor), _multiply_bounds(a[0], factor)
+    return mul(a, (factor, factor))
 
 
 def add(a: Interval, b: Interval) -> Interval:
@@ -72,7 +75,12 @@ def sub(a: Interval, b: Interval) -> Interval:
 
 
 def mul(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a * b``."""
+    """Return the interval of ``a * b``; the unknown interval if an end is infinite, and the sign of another depends on sizes."""
+    ends = *a, *b
+    if not all(isinstance(end, int) for end in ends) and not all(
+        is_at_most(0, end) or is_at_most(end, 0) for end in ends
+    ):
+        return UNKNOWN
     corners = [_multiply_bounds(x, y) for x in a for y in b]
     return smallest(*corners), largest(*corners)
 
@@ -84,7 +92,7 @@ def floordiv_bound(x: Bound, divisor: int) -> Bound:
 
 def floordiv(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a // b``, rounded down, if ``b`` is a positive constant; else the unknown interval."""
-    if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
+    if b[0] != b[1] or not isinstance(b[0], int) or not is_less(0, b[0]):
         return UNKNOWN
     return floordiv_bound(a[0], b[0]), floordiv_bound(a[1], b[0])
 
@@ -102,9 +110,11 @@ def floormod(a: Interval, b: Interval) -> Interval:
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a / b``, rounded towards zero, if ``b`` is a positive constant; else the unknown interval."""
-    if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
+    if b[0] != b[1] or not isinstance(b[0], int) or not is_less(0, b[0]):
         return UNKNOWN
-    ends = [x if not isinstance(x, int) else (x // b[0] if x >= 0 else -(-x // b[0])) for x in a]
+    if not all(is_at_most(0, end) or is_at_most(end, 0) for end in a):
+        return UNKNOWN
+    ends = [x if not isinstance(x, int) else (x // b[0] if is_at_most(0, x) else -(-x // b[0])) for x in a]
     return ends[0], ends[1]
 
 
@@ -115,19 +125,19 @@ def truncmod(a: Interval, b: Interval) -> Interval:
     if not is_less(0, b[0]):
         return UNKNOWN
     last = b[1] - 1
-    return max(a[0], -last) if a[0] < 0 else 0, min(a[1], last) if a[1] > 0 else 0
+    return smallest(largest(a[0], -last), 0), largest(smallest(a[1], last), 0)
 
 
 def shift_left(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a << b`` if ``b`` is within 0 to 63; else the unknown interval."""
-    if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
+    if not (isinstance(b[0], int) and isinstance(b[1], int) and within(b, (0, 63))):
         return UNKNOWN
     return mul(a, (1 << b[0], 1 << b[1]))
 
 
 def shift_right(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a >> b``, rounded down, if ``b`` is within 0 to 63; else the unknown interval."""
-    if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
+    if not (isinstance(b[0], int) and isinstance(b[1], int) and within(b, (0, 63))):
         return UNKNOWN
     ends = [floordiv_bound(x, 1 << s) for x in a for s in (b[0], b[1])]
     return smallest(*ends), largest(*ends)
@@ -147,7 +157,7 @@ def bitor(a: Interval, b: Interval) -> Interval:
     The result has at most as many bits as the longer operand."""
     if not is_at_most(0, smallest(a[0], b[0])) or not (isinstance(a[1], int) and isinstance(b[1], int)):
         return UNKNOWN
-    return 0, (1 << max(a[1], b[1]).bit_length()) - 1
+    return 0, (1 << largest(a[1], b[1]).bit_length()) - 1
 
 
 def minimum(a: Interval, b: Interval) -> Interval:
@@ -306,7 +316,7 @@ Fact = LinearForm  # a linear form that is known to be at most zero
 
 def index_literal(value: int) -> Const:
     """Return an int32 literal. Raises :class:`Int32Overflow` if the value does not fit."""
-    if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
+    if not (is_at_most(-INDEX_LIMIT - 1, value) and is_at_most(value, INDEX_LIMIT)):
         raise Int32Overflow
     return ir.const(value, "int32") if type(value) is int else Const(value, "int32")  # an Extent is no int
 
@@ -330,7 +340,7 @@ def split_by_divisor(form: LinearForm, divisor: int) -> tuple[LinearForm, Linear
 def cancelling_factors(form: LinearForm, fact: Fact) -> set[int]:
     """Return the positive factors k for which ``form - k * fact`` lacks one of the atoms of ``form``."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
-    return {k // v for k, v in shared if k % v == 0 and k // v > 0}
+    return {k // v for k, v in shared if k % v == 0 and is_less(0, k // v)}
 
 
 def inequality_facts(op: str, form: LinearForm) -> Iterable[Fact]:

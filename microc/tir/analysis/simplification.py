@@ -21,7 +21,7 @@ from microc.tir.analysis import context as facts
 from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
 from microc.tir.analysis.linear_forms import Int32Overflow, Interval, LinearForm, index_literal
-from microc.tir.extents import Extent, common_divisor, is_at_most, largest
+from microc.tir.extents import Extent, common_divisor, is_at_most, is_less, largest
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -299,7 +299,7 @@ class Simplifier(Context):
             return a
         if x == 1 and op == "mul":
             return b
-        if y is not None and y > 0 and op in ("floordiv", "floormod", "shr"):
+        if y is not None and is_less(0, y) and op in ("floordiv", "floormod", "shr"):
             low, high = self.range_of(a)
             if not isinstance(low, int) or not isinstance(high, int):
                 return None

@@ -131,7 +131,7 @@ def _check_slices(
     size; slices are in the buffer as it is declared."""
     inside = {loop.var for loop in loops[loops.index(parallel) + 1 :]}
     for start, size in zip(starts, shape, strict=True):
-        if not free_vars(start) & inside and linear(start)[0].get(parallel.var, 0) >= size:
+        if not free_vars(start) & inside and is_at_most(size, linear(start)[0].get(parallel.var, 0)):
             return
     raise ScheduleError(
         f"the iterations of parallel loop {parallel.var.name!r}, whose extent is symbolic, would share the workspace "

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.tir import ir
+from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.region import memory_stride
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.lane_scope import (
@@ -162,7 +163,7 @@ class VectorOperations(LaneScope):
         The value is unchanged if its bounds fit the dtype. Otherwise it is reduced modulo 2**bits: by a mask if the dtype is
         unsigned, by two shifts if it is signed."""
         reach, room = bounds_of(simplify(_saturation_to_clamp(a))), dtypes.int_range(narrow_dtype)
-        if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
+        if reach is not None and within(reach, room):
             return self.to_vector(a)
         if not room[0]:
             return self.to_vector(a & room[1])

@@ -12,7 +12,7 @@ from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.region import accesses_to
 from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
-from microc.tir.extents import Extent, is_at_most, largest, smallest
+from microc.tir.extents import Extent, is_at_most, is_less, largest, smallest
 from microc.tir.lower.cleanup import hoist_fills
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, LANES, PEEL
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
@@ -305,7 +305,7 @@ def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
     if form is None:
         return None
     terms, limit_offset = form
-    if set(terms) != {var} or terms[var] <= 0:
+    if set(terms) != {var} or not is_less(0, terms[var]):
         return None
     limit: int = largest(0, -(-limit_offset // terms[var]))
     return limit
@@ -345,7 +345,7 @@ def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bou
             continue
         for condition in ir.conjuncts(s.condition):
             form = _match_less_than(condition)
-            if form is None or form[0].get(var, 0) <= 0:
+            if form is None or not is_less(0, form[0].get(var, 0)):
                 continue
             terms, limit_offset = form
             rest = 0

@@ -12,6 +12,7 @@ from math import prod
 
 from microc.base import dtypes
 from microc.tir import ir
+from microc.tir.analysis.linear_forms import within
 from microc.tir.analysis.region import build_address, is_consecutive, memory_stride
 from microc.tir.analysis.simplification import bounds_of, fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
@@ -139,7 +140,7 @@ class PackedLaneRewriter(LaneScope):
                 return self.is_exact(a) and self.is_exact(b)
             case _:
                 reach, room = bounds_of(expr), dtypes.int_range(self.lanes.dtype)
-                return reach is not None and room[0] <= reach[0] and reach[1] <= room[1]
+                return reach is not None and within(reach, room)
 
     def has_bits_of_lane(self, dtype: str) -> bool:
         """Test whether a dtype has at least as many bits as a lane."""
