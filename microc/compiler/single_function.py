@@ -28,6 +28,7 @@ from microc.compiler.sizes.general import DirectFunction, GeneralKernelBuilder, 
 from microc.errors import InternalError, ProgramError, ScheduleError, UnsupportedError, UsageError
 from microc.frontend.detect import SymbolicShape, read_symbolic_input_shapes
 from microc.graph.ir import Graph, TensorType
+from microc.isa import SCALAR
 from microc.module import Call, Kernel, Module, Size
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
@@ -41,6 +42,8 @@ from microc.tir.analysis.context import buffers_written
 from microc.tir.extents import DependsOnSize, declare_sizes_in_texts
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
+from microc.tir.operators import FUNCTIONS
+from microc.tir.rewrite import walk_all_exprs
 from microc.tir.symbolic import require_constant_sizes, require_function, specialize
 from microc.tir.verify import constant_names, verify
 
@@ -163,6 +166,13 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
         raise
     except InternalError as error:
         raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
+    for called in {expr.name for expr in walk_all_exprs(func.body) if isinstance(expr, ir.Call)}:
+        if called not in FUNCTIONS and called not in SCALAR and called != ir.REINTERPRET:
+            raise ProgramError(
+                f"there is no function T.{called}",
+                where=f"function {func.name}",
+                hint="write what it computes as TIR, or declare it with its meaning as microc.plugin.extern",
+            )
 
 
 def _pack_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dict[str, Array]:

@@ -189,35 +189,49 @@ def extern(
     return tuple(Tensor(*result, definition, position) for position, result in enumerate(results))
 
 
-def _make_reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
-    """Return a reduction. ProgramError if ``init`` and ``value`` have different dtypes."""
+Axes = ReduceAxis | Sequence[ReduceAxis]
+"""An axis of a reduction, or several in a list as in TVM."""
+
+
+def _make_reduce(combine: str, value: Expr, axes: tuple[Axes, ...], init: Expr | int | float) -> Reduce:
+    """Return a reduction. ProgramError if an axis is none, or if ``init`` and ``value`` have different dtypes."""
+    flat = tuple(
+        axis
+        for axes_or_axis in axes
+        for axis in (axes_or_axis if isinstance(axes_or_axis, Sequence) else [axes_or_axis])
+    )
+    if wrong := [axis for axis in flat if not isinstance(axis, ReduceAxis)]:
+        raise ProgramError(
+            f"a reduction along no axis; got {wrong[0]!r}, expected a reduction axis",
+            hint="make the axis by te.reduce_axis(extent, name)",
+        )
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
         raise ProgramError(
             f"a reduction has an initial value of another dtype; got {start.dtype}, expected {value.dtype}",
             hint=f"cast init to {value.dtype}",
         )
-    return Reduce(combine, value, axes, start)
+    return Reduce(combine, value, flat, start)
 
 
-def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
+def sum_reduce(value: Expr, *axes: Axes, init: Expr | int | float = 0) -> Reduce:
     """Return the sum of ``value`` over ``axes``, plus ``init``."""
     return _make_reduce("add", value, axes, init)
 
 
-def fma_reduce(a: Expr, b: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
+def fma_reduce(a: Expr, b: Expr, *axes: Axes, init: Expr | int | float = 0) -> Reduce:
     """Return the sum of ``a * b`` over ``axes``, plus ``init``. Terms are added in the order of the axes.
 
     Each product is added to the sum with a single rounding (fused multiply-add), in the dtype of the factors."""
     return _make_reduce("fma", ir.binary("mul", a, b), axes, init)
 
 
-def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
+def max_reduce(value: Expr, *axes: Axes, init: Expr | int | float) -> Reduce:
     """Return the maximum of ``init`` and of ``value`` over ``axes``."""
     return _make_reduce("max", value, axes, init)
 
 
-def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
+def min_reduce(value: Expr, *axes: Axes, init: Expr | int | float) -> Reduce:
     """Return the minimum of ``init`` and of ``value`` over ``axes``."""
     return _make_reduce("min", value, axes, init)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array, to_numpy
-from microc.errors import InternalError
+from microc.errors import InternalError, ProgramError
 from microc.tir import ir, operators
 from microc.tir.analysis import linear_forms
 from microc.tir.analysis.context import early_exit_branch
@@ -484,8 +484,10 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
     def run_compiled(args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
         missing = sorted(writer.intrinsics - set(intrinsics))
         if missing:
-            raise InternalError(
-                f"the function calls intrinsics without a definition: {', '.join(missing)}", where=func.name
+            raise ProgramError(
+                f"the function calls functions without a definition; got {', '.join(missing)}",
+                where=func.name,
+                hint="write what they compute as TIR, or give their meanings as intrinsics",
             )
         _check_arguments(func, args)
         try:

@@ -145,15 +145,6 @@ def _absolute(x: Any) -> Any:
     return abs(x)
 
 
-def _rsqrt(x: Any) -> Any:
-    return type(x)(1) / np.sqrt(x)
-
-
-def _sigmoid(x: Any) -> Any:
-    one = type(x)(1)
-    return one / (one + np.exp(-x))
-
-
 def _fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c of float32 or float16 values, with a single rounding (fused multiply-add).
 
@@ -175,7 +166,6 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "abs": _absolute,
         "acos": np.arccos,
         "acosh": np.arccosh,
         "asin": np.arcsin,
@@ -205,8 +195,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "pow": np.power,
         "rint": np.rint,
         "round": lambda x: type(x)(round_half_away(x)),
-        "rsqrt": _rsqrt,
-        "sigmoid": _sigmoid,
         "sin": np.sin,
         "sinh": np.sinh,
         "sqrt": np.sqrt,

@@ -309,6 +309,8 @@ class _Verifier:
                 f"{format_expr(expr)}: wrong dtypes of the arguments; got {', '.join(a.dtype for a in expr.args)}, "
                 f"expected {expr.dtype}"
             )
+        if expr.name in FUNCTIONS and dtypes.dtype_parts(expr.dtype).kind != "float":
+            self.fail(f"{format_expr(expr)}: wrong dtype of the result; got {expr.dtype}, expected a float")
 
     # ------------------------------------------------------------ memory
 

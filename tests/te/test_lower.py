@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc import te
+from microc import te, tir
 from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
@@ -80,6 +80,7 @@ A, K = te.placeholder((8, 4), "float32", "A"), te.reduce_axis(4, "k")
         (lambda: te.compute((8, 4), lambda i: A[i, 0], "c", ("i",)), "got 1 names of axes, expected 2"),
         (lambda: te.compute((8,), lambda i: 1.5, "c"), "an element is no expression; got 1.5"),  # type: ignore[arg-type, return-value]
         (lambda: te.compute((8,), lambda i: te.sum_reduce(A[i, K], K), "c"), "write axis.var"),  # type: ignore[index]
+        (lambda: te.sum_reduce(A[0, K.var], [K, K.var]), "expected a reduction axis"),  # type: ignore[list-item]
         (lambda: te.compute((8,), lambda i: A[i, 0] + A, "c"), "neither an expression nor a number"),  # type: ignore[operator]
         (lambda: te.placeholder(8, "float32", "x"), "no tuple of extents; got 8"),  # type: ignore[arg-type]
         (lambda: te.placeholder((4, -1), "float32", "x"), "an extent is negative; got -1"),
@@ -90,3 +91,15 @@ def test_wrong_expressions_are_refused(wrong: Callable[[], object], said: str) -
     with pytest.raises(ProgramError) as caught:
         wrong()
     assert said in str(caught.value)
+
+
+def test_axes_of_a_reduction_may_be_a_list() -> None:
+    """As TVM writes ``te.sum(value, axis=[k, l])``."""
+    first, second = te.reduce_axis(2, "k"), te.reduce_axis(3, "l")
+    x = te.placeholder((4, 2, 3), "float32", "x")
+
+    def sum_over(*axes: te.ReduceAxis | list[te.ReduceAxis]) -> tir.PrimFunc:
+        rows = te.compute((4,), lambda i: te.sum_reduce(x[i, first.var, second.var], *axes), "rows", ("i",))
+        return te.create_prim_func("f", [x], [rows])
+
+    assert sum_over([first, second]) == sum_over(first, second)

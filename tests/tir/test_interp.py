@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.errors import InternalError
+from microc.errors import InternalError, ProgramError
 from microc.tir import ir
 from microc.tir.interp import compile_func, execute, run
 from microc.tir.ir import Bin, Const, Expr, Select, Var, const
@@ -174,7 +174,7 @@ def test_intrinsics() -> None:
     func = ir.PrimFunc("f", (IN, OUT), body)
     arrays = [ints(1, 2, 3, 4), ints(0, 0, 0, 0)]
     assert execute(func, arrays, {"dot": dot, "put": put})[-1].tolist() == [0, 0, 15, 0]
-    with pytest.raises(InternalError, match="without a definition: dot"):
+    with pytest.raises(ProgramError, match="without a definition; got dot"):
         execute(func, arrays, {"put": put})
     far = ir.AddressOf(IN, (const(3, "int32"),), 2)
     with pytest.raises(InternalError, match="outside"):
@@ -184,13 +184,12 @@ def test_intrinsics() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("exp", 1.0, math.e), ("log", 2.0, math.log(2)), ("sqrt", 2.0, math.sqrt(2)), ("rsqrt", 4.0, 0.5),
+        ("exp", 1.0, math.e), ("log", 2.0, math.log(2)), ("sqrt", 2.0, math.sqrt(2)),
         ("erf", 0.5, math.erf(0.5)),
         ("tanh", 0.5, math.tanh(0.5)), ("sin", 1.0, math.sin(1)), ("cos", 1.0, math.cos(1)),
         ("floor", -1.5, -2.0), ("ceil", -1.5, -1.0),
         ("round", 2.5, 3.0), ("round", -2.5, -3.0),
         ("rint", 2.5, 2.0), ("fabs", -2.0, 2.0), ("trunc", -1.5, -1.0),
-        ("sigmoid", 0.0, 0.5),
     ],
 )  # fmt: skip
 def test_mathematics(name: str, value: float, expected: float) -> None:

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+import microc
 from microc import tir
 from microc.errors import ModelError, ProgramError
 
@@ -86,6 +87,26 @@ def body_of(lines: str, buffers: str = 'x: T.Buffer((8,), "int32"), f: T.Buffer(
         ("with T.LetStmt(x[0] * 2) as two:\n    x[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
         ("if T.likely(x[0] > 0):\n    x[0] -= 1", "if x[0] > 0:\n        x[0] = x[0] - 1"),
         ("for i in T.serial(1, 8):\n    x[i] = x[i - 1]", "for i in T.serial(7):\n        x[i + 1] = x[i + 1 - 1]"),
+        ("f[0] = T.abs(f[0]) + T.rsqrt(f[1])", "f[0] = T.fabs(f[0]) + T.float32(1.0) / T.sqrt(f[1])"),
+        ("x[0] = T.abs(x[1])", "x[0] = T.Select(x[1] < 0, -x[1], x[1])"),
+        ("f[0] = T.sigmoid(f[1])", "f[0] = T.float32(1.0) / (T.float32(1.0) + T.exp(-f[1]))"),
+        ("if T.isnan(f[0]):\n    x[0] = 1", "if f[0] != f[0]:\n        x[0] = 1"),
+        ("if T.isfinite(f[0]):\n    x[0] = 1", 'if T.fabs(f[0]) < T.float32("inf"):\n        x[0] = 1'),
+        (
+            "f[0] = T.if_then_else(x[0] > 1, f[0], 0.0, dtype='float32')",
+            "f[0] = T.Select(x[0] > 1, f[0], T.float32(0.0))",
+        ),
+        ("f[0] = T.pow(T.exp(f[1], dtype='float32'), 2)", "f[0] = T.pow(T.exp(f[1]), T.float32(2.0))"),
+        ("T.assume(x[0] > 0)\nT.evaluate(T.assume(x[1] > 0))\nx[0] = 1", "x[0] = 1"),
+        ("two: T.let[T.int32] = x[0] * 2\nx[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
+        ("two: T.let = x[0] * 2\nx[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
+        ('y = T.decl_buffer((8,), "int32")\ny[0] = 1', 'y = T.alloc_buffer((8,), "int32", scope="workspace")'),
+        (
+            'with T.block("b"):\n    T.where(x[0] < 8)\n    T.block_attr({"a": 1})\n'
+            "    u, v = T.axis.S(8, 0), T.axis.S(8, 1)\n    x[u] = x[v]",
+            'with T.block("b"):\n        u = T.axis.spatial(8, 0)\n        v = T.axis.spatial(8, 1)\n'
+            '        T.where(x[0] < 8)\n        T.block_attr({"a": 1})\n        x[u] = x[v]',
+        ),
         ("for i in range(T.int64(8)):\n    x[i] = 0", "for i in T.serial(8):\n        x[i] = 0"),
     ],
 )
@@ -122,7 +143,10 @@ def padded(var_x: T.handle, var_y: T.handle):
     [
         ('x[0] = T.call_extern("int32", "foo", x[0])', r"call_extern.*plugin\.extern"),
         ('y = T.allocate([8], "int32", "global")', "allocate.*alloc_buffer"),
-        ('y = T.decl_buffer((8,), "int32")', "decl_buffer.*alloc_buffer"),
+        ('y = T.decl_buffer((8,), "int32", data=x)', "unknown keyword argument; got data"),
+        ("while x[0] < 1:\n    x[0] += 1", "no loop that ends by a condition.*for loop of the largest number"),
+        ("x[0] = T.sigmoid(x[0])", "wrong dtype; got int32, expected a float"),
+        ("f[0] = T.exp(f[0], dtype='float64')", "wrong dtype; got float64, expected float32"),
         ('tx = T.env_thread("threadIdx.x")', "thread_binding"),
         ('with T.block("b"):\n    v = T.axis.spatial((1, 8), 0)\n    x[v] = 0', "expected the extent of one from 0"),
         ('with T.block("b"):\n    T.reads(x[0, 0])\n    x[0] = 0', "got 2, expected 1"),
@@ -151,9 +175,72 @@ def test_refuses_with_a_hint(lines: str, message: str) -> None:
         ("@T.prim_func\ndef f(a: T.handle, a: T.handle):\n    pass\n", "two parameters have the same name; got a"),
         ("@R.function\ndef f(a: R.Tensor((4,), 'float32')):\n    return a\n", "function of Relax"),
         ("import os\n", "something else than functions"),
-        ("N = f()\n", "integer literal"),
+        ("N = f()\n", "expected a number, a string, or arithmetic on constants"),
+        ("N = 1 // 0\n", "expected a number, a string, or arithmetic on constants"),
+        ("N = 'a' * 9\n", "expected a number, a string, or arithmetic on constants"),
+        (f"N = {10**400} / 2\n", "expected a number, a string, or arithmetic on constants"),
+        (f"N = {2**62} * 4\n", "expected a number, a string, or arithmetic on constants"),
+        (
+            "@T.prim_func\ndef f(a: T.handle):\n    A = T.match_buffer(a, (4, 4), strides=[8, 1])\n",
+            r"strides: got \[8, 1\], expected a buffer without gaps",
+        ),
     ],
 )
 def test_refuses_definitions(text: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         tir.module_from_text(text)
+
+
+def test_constants_are_literals() -> None:
+    """Numbers take the dtype beside them; names that a function declares hide constants."""
+    text = """
+N, CI, dtype = 4, 2, "float32"
+H, W = N // 2 + 1, -N + 7
+EPS = 1e-5 * 10
+shape = (N, H)
+
+@T.prim_func
+def f(a: T.handle, B: T.Buffer((N, W), "float32")):
+    A = T.match_buffer(a, shape, dtype, offset_factor=1, strides=[])
+    for CI, w in T.grid(N, W):
+        B[CI, w] = A[CI, w] * N + EPS
+"""
+    spelled = """
+@T.prim_func
+def f(A: T.Buffer((4, 3), "float32"), B: T.Buffer((4, 3), "float32")):
+    for CI, w in T.grid(4, 3):
+        B[CI, w] = A[CI, w] * T.float32(4) + T.float32(1e-4)
+"""
+    assert tir.from_text(text) == tir.from_text(spelled)
+
+
+def test_floats_of_16_bits_are_computed_in_float32() -> None:
+    """Sums, products, quotients and roots of float16 are those of numpy, which rounds once."""
+    func = tir.from_text("""
+@T.prim_func
+def f(q: T.Buffer((64,), "uint32"), x: T.Buffer((64,), "float16"), y: T.Buffer((64,), "float16"), n: T.Buffer((64,), "int32")):
+    for i in range(64):
+        with T.block("y"):
+            v = T.axis.S(64, i)
+            y[v] = (T.Cast("float16", q[v] & T.uint32(15)) - T.float16(7)) * x[v] / 3.0 + T.max(T.sqrt(T.abs(-x[v])), 0.5)
+            n[v] = T.if_then_else(x[v] > 0.5, T.Cast("int32", x[v] * 100), 0)
+""")
+    dice = np.random.default_rng(0)
+    q, x = dice.integers(0, 99, 64).astype(np.uint32), dice.normal(size=64).astype(np.float16)
+    y, n = np.zeros(64, np.float16), np.zeros(64, np.int32)
+    tir.verify_func(func)
+    tir.run(func, [q, x, y, n])
+    right = ((q & 15).astype(np.float16) - np.float16(7)) * x / np.float16(3) + np.maximum(
+        np.sqrt(np.abs(x)), np.float16(0.5)
+    )
+    assert np.array_equal(y, right) and np.array_equal(n, np.where(x > 0.5, (x * np.float16(100)).astype(np.int32), 0))
+
+
+def test_unknown_functions_are_refused() -> None:
+    func = body_of("for i in range(8):\n    x[i] = T.clz(x[i])")
+    with pytest.raises(ProgramError, match=r"(?s)no function T\.clz.*plugin\.extern"):
+        microc.build(func)
+    with pytest.raises(ProgramError, match="without a definition; got clz"):
+        tir.run(func, [np.zeros(8, np.int32), np.zeros(8, np.float32)])
+    with pytest.raises(ProgramError, match="wrong dtype of the result; got int32, expected a float"):
+        microc.build(body_of("x[0] = T.exp(x[0])"))

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import ast
+import copy
+import math
+import operator
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from microc.errors import ModelError
 from microc.tir import ir
 from microc.tir.statements import IRModule
 from microc.tir.text.parse_expressions import (
     CallParts,
-    ExprReader,
     check_dtype,
     format_excerpt,
+    is_number_literal,
     raise_parse_error,
     read_dtype_name,
 )
@@ -28,6 +33,10 @@ _MODULE_DECORATORS = ("I.ir_module", "ir_module", "tvm.script.ir_module", "tvm.s
 _SKIPPED_IMPORTS = ("tvm", "numpy", "__future__")
 """Packages whose imports lectures write before a module. Nothing is imported; a use of ``np`` is refused where it stands."""
 _FUNCTION_DECORATORS = ("T.prim_func", "T.prim_func()", "T.prim_func(private=True)", "tvm.script.tir.prim_func")
+
+
+_DENSE_LAYOUT = frozenset({"strides", "elem_offset", "offset_factor"})
+"""Options of ``T.match_buffer`` that lay out memory. All buffers are dense here, so they may only say so."""
 
 
 def from_text(text: str) -> ir.PrimFunc:
@@ -47,15 +56,15 @@ def from_text(text: str) -> ir.PrimFunc:
 def module_from_text(text: str) -> IRModule:
     """Parse the text of several functions, which follow each other or are in a class decorated with ``@I.ir_module``.
 
-    Imports of ``tvm`` and ``numpy`` are skipped.
-    ``N = 128`` outside of the functions is a constant that shapes and expressions may use."""
+    Imports of ``tvm`` and ``numpy`` are skipped. Assignments outside of the functions, such as ``N = 128``,
+    ``H, W = N // 2, 8`` or ``dtype = "float32"``, are constants that functions may use as literals."""
     try:
         module = ast.parse(textwrap.dedent(text))
     except SyntaxError as fault:
         raise ModelError(f"TIR text is malformed: {fault.msg}", where=f"line {fault.lineno or 1}") from fault
     except (ValueError, MemoryError, RecursionError) as fault:
         raise ModelError(f"TIR text is malformed: {fault}", where="line 1") from fault
-    constants: dict[str, ir.Const] = {}
+    constants: dict[str, ast.expr] = {}
     try:
         functions = _read_definitions(module.body, constants)
     except RecursionError as fault:
@@ -69,19 +78,22 @@ def module_from_text(text: str) -> IRModule:
     return IRModule(functions)
 
 
-def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ir.Const]) -> list[ir.PrimFunc]:
-    """Read the functions of a module or of a class in it; add the constants that it defines to ``constants``."""
+def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ast.expr]) -> list[ir.PrimFunc]:
+    """Read the functions of a module or of a class in it; add the literals that it gives names to ``constants``."""
     functions: list[ir.PrimFunc] = []
     for node in nodes:
         match node:
             case ast.FunctionDef():
-                functions.append(_FunctionReader(node, constants).read())
+                functions.append(_FunctionReader(_insert_constants(node, constants)).read())
             case ast.ClassDef():
                 if [ast.unparse(d) for d in node.decorator_list] not in [[name] for name in _MODULE_DECORATORS]:
                     raise_parse_error(node, "the class is not marked @I.ir_module")
                 functions += _read_definitions(node.body, constants)
             case ast.Assign([ast.Name(name)], value):
-                constants[name] = ExprReader(constants).read_literal(value, "int32")
+                constants[name] = _evaluate_constant(value, constants)
+            case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+                literals = [_evaluate_constant(value, constants) for value in values]
+                constants |= zip(map(read_target_name, targets), literals, strict=True)
             case ast.Import(names) if all(alias.name.split(".")[0] in _SKIPPED_IMPORTS for alias in names):
                 continue
             case ast.ImportFrom(module=str(module)) if module.split(".")[0] in _SKIPPED_IMPORTS:
@@ -97,17 +109,93 @@ def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ir.Const])
     return functions
 
 
+_FOLDED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.FloorDiv: operator.floordiv,
+        ast.Mod: operator.mod,
+        ast.Div: operator.truediv,
+    }
+)
+
+
+def _evaluate_constant(node: ast.expr, constants: Mapping[str, ast.expr]) -> ast.expr:
+    """Return the literal that the right-hand side of an assignment outside of functions stands for.
+
+    It is a number, a string, a tuple of these, an earlier constant, or arithmetic on numbers that int64 or float64
+    represents. ModelError for anything else."""
+    match node:
+        case ast.Name(name) if name in constants:
+            return constants[name]
+        case ast.Constant(bool() | str()):
+            return node
+        case ast.Tuple(elements) | ast.List(elements):
+            return ast.copy_location(ast.Tuple([_evaluate_constant(each, constants) for each in elements]), node)
+        case _ if (number := _number_of(node)) is not None and _is_represented(number):
+            return node
+        case ast.UnaryOp(ast.USub(), operand):
+            number = _number_of(_evaluate_constant(operand, constants))
+            if number is not None:
+                return ast.copy_location(_number_literal(-number), node)
+        case ast.BinOp(left, sign, right) if type(sign) in _FOLDED:
+            a, b = (_number_of(_evaluate_constant(side, constants)) for side in (left, right))
+            if a is not None and b is not None and (b or isinstance(sign, (ast.Add, ast.Sub, ast.Mult))):
+                result = _FOLDED[type(sign)](a, b)
+                if _is_represented(result):
+                    return ast.copy_location(_number_literal(result), node)
+    raise_parse_error(
+        node,
+        f"constant: got {format_excerpt(node)}, expected a number, a string, or arithmetic on constants",
+        "write the value, such as N = 128",
+    )
+
+
+def _number_of(literal: ast.expr) -> int | float | None:
+    """Return the number that a literal stands for; None for a string, a boolean or a tuple."""
+    if not is_number_literal(literal):
+        return None
+    number = ast.literal_eval(literal)
+    assert isinstance(number, (int, float))
+    return number
+
+
+def _is_represented(number: int | float) -> bool:
+    """Test whether int64 or float64 represents a number. It bounds the digits of what arithmetic on constants gives."""
+    return -(2**63) <= number < 2**63 if isinstance(number, int) else math.isfinite(number)
+
+
+def _number_literal(value: int | float) -> ast.expr:
+    """Return the literal of a number. A negative number is a minus sign before a literal, as in parsed text."""
+    return ast.UnaryOp(ast.USub(), ast.Constant(-value)) if value < 0 else ast.Constant(value)
+
+
+def _insert_constants(func: ast.FunctionDef, constants: Mapping[str, ast.expr]) -> ast.FunctionDef:
+    """Return a function with literals in place of the names of constants. Names that it declares itself stay."""
+    declared = {arg.arg for arg in func.args.args} | {
+        node.id for node in ast.walk(func) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    literals = {name: literal for name, literal in constants.items() if name not in declared}
+
+    class Inserter(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.copy_location(copy.copy(literals[node.id]), node) if node.id in literals else node
+
+    return Inserter().visit(func) if literals else func
+
+
 class _FunctionReader:
     """Reader of a function definition, which must be decorated with ``@T.prim_func``.
 
     ``params``: buffers by the names of the parameters; None for a ``T.handle`` until ``T.match_buffer`` declares its buffer.
-    ``scope``: what is declared so far. ``constants``: integers that are declared outside of the function."""
+    ``scope``: what is declared so far."""
 
-    def __init__(self, node: ast.FunctionDef, constants: Mapping[str, ir.Const]) -> None:
+    def __init__(self, node: ast.FunctionDef) -> None:
         self.node = node
         self.params: dict[str, ir.Buffer | None] = {}
         self.scalars: list[ir.Var] = []
-        self.scope = NameScope(dict(constants))
+        self.scope = NameScope({})
         self.annotations: Annotations = ()
 
     def read(self) -> ir.PrimFunc:
@@ -209,6 +297,15 @@ class _FunctionReader:
                 parts.node, f"T.match_buffer: got {format_excerpt(parts.node)}, expected a parameter of type T.handle"
             )
         parts.args = parts.args[1:]
+        for name_of_layout in _DENSE_LAYOUT & parts.options.keys():
+            if ast.unparse(parts.options[name_of_layout]) not in ("None", "0", "1", "[]", "()"):
+                raise_parse_error(
+                    parts.node,
+                    f"T.match_buffer: {name_of_layout}: got {format_excerpt(parts.options[name_of_layout])}, expected a "
+                    "buffer without gaps",
+                    f"leave out {name_of_layout}; index a larger buffer where elements lie apart",
+                )
+            del parts.options[name_of_layout]
         self.params[unescape_keyword(handle)] = buffer = self.scope.read_buffer(name, parts, "global")
         self.scope = self.scope.with_declared(buffer)
 

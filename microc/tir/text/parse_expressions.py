@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn, TypeGuard
 
@@ -13,11 +13,11 @@ from microc.base import dtypes
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.extents import find_size_in_texts
-from microc.tir.operators import BINARY, TOKENS
+from microc.tir.operators import BINARY, FUNCTIONS, TOKENS
 from microc.tir.text.print import INFIX, TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
 
-Names = Mapping[str, ir.Var | ir.Buffer | ir.Const]
-"""Variables, buffers and constants by name. Constants are integers that the text assigns to a name outside of functions."""
+Names = Mapping[str, ir.Var | ir.Buffer]
+"""Variables and buffers by name."""
 
 
 def raise_parse_error(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
@@ -202,7 +202,10 @@ class ExprReader:
             case ast.Name(name):
                 return self.read_name(node, name)
             case ast.UnaryOp(op, a) if type(op) in TOKENS:
-                return ir.Un(TOKENS[type(op)], self.read_expr(a))
+                operand = self.read_expr(a)
+                if operand.dtype in dtypes.HALF:
+                    return ir.Cast(operand.dtype, ir.Un(TOKENS[type(op)], ir.Cast("float32", operand)))
+                return ir.Un(TOKENS[type(op)], operand)
             case ast.BinOp(a, op, b) if type(op) in TOKENS:
                 return self.read_binary(node, TOKENS[type(op)], a, b)
             case ast.Compare(a, ops, others) if all(type(op) in TOKENS for op in ops):
@@ -226,8 +229,8 @@ class ExprReader:
                 raise_parse_error(node, f"{ast.unparse(node)} is no expression of TIR")
 
     def read_name(self, node: ast.expr, name: str) -> ir.Expr:
-        """Read a variable or a constant. ModelError if nothing of this name is declared."""
-        value = self.names.get(unescape_keyword(name))
+        """Read a variable. ModelError if none of this name is declared."""
+        value: ir.Expr | ir.Buffer | None = self.names.get(unescape_keyword(name))
         if value is None:
             value = find_size_in_texts(name)
         if value is None or isinstance(value, ir.Buffer):
@@ -246,6 +249,11 @@ class ExprReader:
                 f"{sign}: operands have different dtypes; got {left.dtype} and {right.dtype}",
                 "cast one of them with T.Cast",
             )
+        if left.dtype in dtypes.HALF:
+            # C99 has no arithmetic in 16-bit floats. float32 has at least 2p + 2 bits for their p (11 and 8), so that the second
+            # rounding of a sum, product or quotient changes nothing (Figueroa, When is double rounding innocuous?, 1995).
+            wide = ir.Bin(op, ir.Cast("float32", left), ir.Cast("float32", right))
+            return wide if op in ir.COMPARISONS else ir.Cast(left.dtype, wide)
         return ir.Bin(op, left, right)
 
     def read_operands(self, a: ast.expr, b: ast.expr) -> tuple[ir.Expr, ir.Expr]:
@@ -312,13 +320,21 @@ class ExprReader:
                 value, dtype = *args, *parts.options.values()
                 return self.read_cast(read_dtype_name(dtype), value)
             case "Select" | "if_then_else":
-                parts.check_arguments(3, 3)
+                parts.check_arguments(3, 3, "dtype")
                 first, second = self.read_operands(args[1], args[2])
                 if first.dtype != second.dtype:
                     raise_parse_error(
                         parts.node, f"T.{name}: values have different dtypes; got {first.dtype} and {second.dtype}"
                     )
+                self.check_dtype_option(parts, first.dtype)
                 return ir.Select(self.read_condition(args[0]), first, second)
+            case "abs" | "rsqrt" | "sigmoid" | "isnan" | "isinf" | "isfinite":
+                parts.check_arguments(1, 1, "dtype")
+                result = _expand_function(name, operand := self.read_expr(args[0]))
+                if result is None:
+                    raise_parse_error(parts.node, f"T.{name}: wrong dtype; got {operand.dtype}, expected a float")
+                self.check_dtype_option(parts, result.dtype)
+                return result
             case "likely":  # a hint for loop partitioning, which needs none here
                 parts.check_arguments(1, 1)
                 return self.read_expr(args[0])
@@ -347,15 +363,37 @@ class ExprReader:
                     read_dtype_name(parts.options["dtype"]),
                 )
             case _:
-                parts.check_arguments(1, 1000)
-                values = tuple(self.read_expr(a) for a in args)
+                parts.check_arguments(1, 1000, "dtype")
+                values = self.read_values(args) if name in FUNCTIONS else tuple(self.read_expr(a) for a in args)
+                self.check_dtype_option(parts, values[0].dtype)
+                if values[0].dtype in dtypes.HALF and name in FUNCTIONS and name != "fma":
+                    wide = tuple(ir.cast("float32", a) for a in values)
+                    return ir.Cast(values[0].dtype, ir.Call(name, wide, "float32"))
                 return ir.Call(name, values, values[0].dtype)
+
+    def read_values(self, nodes: Sequence[ast.expr]) -> tuple[ir.Expr, ...]:
+        """Read the arguments of a function whose arguments have one dtype. Numbers without dtype take that of the others."""
+        read = [None if is_number_literal(node) else self.read_expr(node) for node in nodes]
+        typed = next((value for value in read if value is not None), None)
+        return tuple(
+            value or (self.read_expr(node) if typed is None else self.read_number_beside(node, typed))
+            for value, node in zip(read, nodes, strict=True)
+        )
+
+    def check_dtype_option(self, parts: CallParts, dtype: str) -> None:
+        """Check the keyword argument ``dtype``, which older TVM prints after the arguments, against the dtype of a result."""
+        if "dtype" in parts.options and (written := read_dtype_name(parts.options["dtype"])) != dtype:
+            raise_parse_error(parts.node, f"T.{parts.name}: wrong dtype; got {written}, expected {dtype}")
 
     def read_cast(self, dtype: str, value: ast.expr) -> ir.Expr:
         """Read the cast of an expression to ``dtype``. Indices that the text counts in int64 are int32 already."""
         if self.has_wide_indices(value) and (dtype == "int32" or (dtype == "int64" and self.reads_indices)):
             return self.read_index(value)
-        return ir.Cast(dtype, ExprReader(self.names, self.wide).read_expr(value))
+        operand = ExprReader(self.names, self.wide).read_expr(value)
+        pair = {dtype, operand.dtype}
+        if len(pair) > 1 and "float32" not in pair and not pair.isdisjoint(dtypes.HALF):
+            operand = ir.Cast("float32", operand)  # the only conversion of 16-bit floats that C gets
+        return ir.Cast(dtype, operand)
 
     def read_typed_number(self, parts: CallParts, dtype: str) -> ir.Expr:
         """Read ``T.float32(0)``: a literal of ``dtype``, or the cast of another expression to it."""
@@ -364,6 +402,31 @@ class ExprReader:
         if is_number_literal(value) or isinstance(value, ast.Constant):
             return self.read_literal(value, "int32" if self.reads_indices and dtype == "int64" else dtype)
         return self.read_cast(dtype, value)
+
+
+def _expand_function(name: str, x: ir.Expr) -> ir.Expr | None:
+    """Return what a function of TVM computes, in operators and functions of TIR; None if ``x`` is no float.
+
+    Floats of 16 bits are computed in float32. ``abs`` also takes integers."""
+    if not dtypes.is_float(x.dtype):
+        return ir.Select(ir.Bin("lt", x, ir.const(0, x.dtype)), ir.Un("neg", x), x) if name == "abs" else None
+    if x.dtype in dtypes.HALF:
+        wide = _expand_function(name, ir.Cast("float32", x))
+        return wide if wide is None or wide.dtype == "bool" else ir.Cast(x.dtype, wide)
+    one, infinity = ir.const(1, x.dtype), ir.const(math.inf, x.dtype)
+    match name:
+        case "isnan":
+            return ir.Bin("ne", x, x)
+        case "isinf":
+            return ir.Bin("eq", ir.call("fabs", x), infinity)
+        case "isfinite":
+            return ir.Bin("lt", ir.call("fabs", x), infinity)
+        case "rsqrt":
+            return one / ir.call("sqrt", x)
+        case "sigmoid":
+            return one / (one + ir.call("exp", -x))
+        case _:
+            return ir.call("fabs", x)
 
 
 def _read_limit(name: str, node: ast.expr) -> ir.Const:

@@ -35,7 +35,7 @@ _BLOCK_WORDS = ("block", "sblock")
 """Names of a block: ``T.block``, and ``T.sblock`` as TVM calls it since 0.23."""
 _PROLOGUE = frozenset(f"{word}_attr" for word in _BLOCK_WORDS) | {"where", "reads", "writes"}
 """Calls between the iterators and the statements of a block. Regions (``T.reads``, ``T.writes``) are derived from the body."""
-_ALLOCATIONS = ("alloc_buffer", "sblock_alloc_buffer")
+_ALLOCATIONS = ("alloc_buffer", "sblock_alloc_buffer", "decl_buffer")
 
 Annotations = tuple[tuple[str, int | str], ...]
 
@@ -83,6 +83,21 @@ def is_call(node: ast.stmt, *names: str) -> bool:
     """Test whether a statement is the expression ``T.name(...)`` of one of ``names``."""
     functions = [f"T.{name}" for name in names]
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in functions
+
+
+def _list_axis_declarations(node: ast.stmt) -> list[tuple[ast.expr, CallParts]]:
+    """List the targets and calls of a statement such as ``vi = T.axis.spatial(8, i)``, or of a tuple of these.
+
+    The list is empty for any other statement."""
+    match node:
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+            pairs = list(zip(targets, values, strict=True))
+        case ast.Assign([target], value):
+            pairs = [(target, value)]
+        case _:
+            return []
+    is_axis = all(ast.unparse(value).startswith("T.axis.") for _, value in pairs)
+    return [(target, CallParts(value)) for target, value in pairs] if is_axis else []
 
 
 def read_call_annotations(node: ast.stmt) -> Annotations:
@@ -177,9 +192,8 @@ class NameScope(ExprReader):
                 case ast.Pass():
                     continue
                 case ast.AnnAssign(target, annotation, value) if value is not None:
-                    name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
-                    var = ir.Var(read_target_name(target), check_dtype(name, node))
-                    bound = self.read_expr_of_type(value, var.dtype)
+                    bound = self.read_annotated_value(annotation, value)
+                    var = ir.Var(read_target_name(target), bound.dtype)
                     return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
                 case ast.Assign([ast.Name() as target], ast.Call() as value) if is_call(ast.Expr(value), *_ALLOCATIONS):
                     buffer = self.read_buffer(read_target_name(target), CallParts(value), "workspace")
@@ -192,9 +206,23 @@ class NameScope(ExprReader):
                     return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
                 case ast.Expr(ast.Call(args=[argument])) if is_call(node, "evaluate") and is_number_literal(argument):
                     continue  # T.evaluate(0): TVM's statement without effect
+                case ast.Expr(ast.Call(args=[argument])) if is_call(node, "assume") or (
+                    is_call(node, "evaluate") and is_call(ast.Expr(argument), "assume")
+                ):
+                    continue  # a fact that nothing here uses
                 case _:
                     found.append(self.read_statement(node))
         return tuple(found)
+
+    def read_annotated_value(self, annotation: ast.expr, value: ast.expr) -> ir.Expr:
+        """Read the value of a variable with its type: ``T.int32``, ``T.let[T.int32]``, or ``T.let`` for the value's own."""
+        match annotation:
+            case ast.Attribute(ast.Name("T"), "let"):
+                return self.read_expr(value)
+            case ast.Subscript(ast.Attribute(ast.Name("T"), "let"), inner):
+                return self.read_annotated_value(inner, value)
+        name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
+        return self.read_expr_of_type(value, check_dtype(name, annotation))
 
     def read_statement(self, node: ast.stmt) -> ir.Stmt:
         match node:
@@ -224,6 +252,12 @@ class NameScope(ExprReader):
                     raise_parse_error(node, f"T.{parts.name} is no statement", hint)
                 parts.check_arguments(1, 1)
                 return ir.Evaluate(self.read_expr(parts.args[0]))
+            case ast.While():
+                raise_parse_error(
+                    node,
+                    "TIR text has no loop that ends by a condition",
+                    "write a for loop of the largest number of iterations, with an if around its body",
+                )
             case _:
                 raise_parse_error(node, f"{type(node).__name__} is no statement of TIR")
 
@@ -310,21 +344,22 @@ class NameScope(ExprReader):
         annotations: Annotations = ()
         wide: set[str] = set()
         rest = list(body)
-        while rest and isinstance(rest[0], ast.Assign) and ast.unparse(rest[0].value).startswith("T.axis."):
-            parts = CallParts(rest[0].value)
-            if parts.name == "axis.remap":
-                remapped = self.read_remapped_iterators(rest[0].targets[0], parts)
-                wide |= {i.var.name for i in remapped if isinstance(i.binding, ir.Var) and i.binding.name in self.wide}
-                iters += remapped
+        attributes: list[ast.stmt] = []  # read behind the iterators, which they may name
+        while rest:
+            if is_call(rest[0], *_PROLOGUE):
+                attributes.append(rest[0])
+            elif declarations := _list_axis_declarations(rest[0]):
+                for target, parts in declarations:
+                    declared, declared_wide = self.read_iterators(target, parts)
+                    iters += declared
+                    wide |= declared_wide
             else:
-                iterator = self.read_block_iterator(read_target_name(rest[0].targets[0]), parts)
-                wide |= {iterator.var.name} if self.counts_in_int64(parts.args[0]) else set()
-                iters.append(iterator)
+                break
             rest = rest[1:]
         inner = self.with_declared(*(i.var for i in iters), wide=[i.var for i in iters if i.var.name in wide])
-        while rest and is_call(rest[0], *_PROLOGUE):
-            assert isinstance(rest[0], ast.Expr)
-            parts = CallParts(rest[0].value)
+        for node in attributes:
+            assert isinstance(node, ast.Expr)
+            parts = CallParts(node.value)
             match parts.name:
                 case "where":
                     parts.check_arguments(1, 1)
@@ -333,8 +368,7 @@ class NameScope(ExprReader):
                 case "reads" | "writes":
                     inner.check_regions(parts)
                 case _:
-                    annotations = read_call_annotations(rest[0])
-            rest = rest[1:]
+                    annotations = read_call_annotations(node)
         if rest and isinstance(rest[0], ast.With) and ast.unparse(rest[0].items[0].context_expr) == "T.init()":
             init = inner.read_suite(rest[0].body)
             rest = rest[1:]
@@ -364,6 +398,16 @@ class NameScope(ExprReader):
                 raise_parse_error(
                     region, f"{buffer.name}: wrong number of indices; got {len(axes)}, expected {len(buffer.shape)}"
                 )
+
+    def read_iterators(self, target: ast.expr, parts: CallParts) -> tuple[list[ir.IterVar], set[str]]:
+        """Read the iterators that a call of ``T.axis`` declares, and the names of those that the text counts in int64."""
+        if parts.name == "axis.remap":
+            remapped = self.read_remapped_iterators(target, parts)
+            return remapped, {
+                i.var.name for i in remapped if isinstance(i.binding, ir.Var) and i.binding.name in self.wide
+            }
+        iterator = self.read_block_iterator(read_target_name(target), parts)
+        return [iterator], {iterator.var.name} if self.counts_in_int64(parts.args[0]) else set()
 
     def read_block_iterator(self, name: str, parts: CallParts) -> ir.IterVar:
         """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
