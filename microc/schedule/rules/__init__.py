@@ -246,8 +246,8 @@ OURS: tuple[Rule, ...] = (
         "winograd",
         winograd.matches_int16_winograd,
         winograd.schedule_winograd,
-        {"held": winograd.default_tile_counts, "unroll": winograd.default_unroll},
-        search_domains={"held": winograd.search_tile_counts, "unroll": winograd.search_unrolls},
+        {"held": winograd.default_tile_counts, "unroll": winograd.default_point_unrolls},
+        search_domains={"held": winograd.search_tile_counts, "unroll": winograd.search_point_unrolls},
         needed_features=frozenset({"pairs"}),
     ),
     Rule(

@@ -18,11 +18,12 @@
  *
  * compute_inline(untile) split(y_out, (None, 2)) split(x_out, (None, 1, 2, 2)) split(o_out, (None, 1)) reorder((y_out_0,
  * x_out_0, o_out_0, x_out_1, o_out_1, x_out_2, y_out_1, x_out_3)) cache_write(acc, register) compute_at(rows, x_out_2)
- * set_scope(rows, register) compute_at(acc_register, x_out_1) compute_at(acc, acc_register_i0_1) compute_at(tile, x_out_0)
- * compute_at(padded, x_out_0) set_kind(c_1, vectorized) transform_layout(tile, ((None), (None), (None), (None), (None, 2,
- * 2)), (0, 1, 2, 3, 4, 6, 5)) split(c_tile_1, (None, 4)) reorder((n_tile_1, y_tile_1, x_tile_1, c_tile_1_0, c_tile_1_1,
- * s_1)) set_kind(s_1, unrolled) set_kind(c_tile_1_1, vectorized) transform_layout(weight, ((None), (None), (None, 2, 2)),
- * (0, 1, 2, 4, 3)) split(k_1, (None, 1, 4)) reorder((k_1_0, k_1_1, x_acc_1, o_1, k_1_2)) decompose_reduction(acc, k_1_0)
+ * set_scope(rows, register) compute_at(acc_register, x_out_1) split(acc_register_i0_1, (None, 4)) compute_at(acc,
+ * acc_register_i0_1_1) compute_at(tile, x_out_0) set_kind(acc_register_i0_1_1, unrolled) compute_at(padded, x_out_0)
+ * set_kind(c_1, vectorized) transform_layout(tile, ((None), (None), (None), (None, 2), (None, 2, 2)), (1, 2, 3, 0, 4, 5,
+ * 7, 6)) split(c_tile_1, (None, 4)) reorder((n_tile_1, y_tile_1, x_tile_1, c_tile_1_0, c_tile_1_1, s_1)) set_kind(s_1,
+ * unrolled) set_kind(c_tile_1_1, vectorized) transform_layout(weight, ((None), (None, 1), (None, 2, 2)), (1, 0, 2, 3, 5,
+ * 4)) split(k_1, (None, 1, 4)) reorder((k_1_0, k_1_1, x_acc_1, o_1, k_1_2)) decompose_reduction(acc, k_1_0)
  * tensorize(k_1_2, dot4_crossed_int16_int16) set_kind(y_acc_1, unrolled) set_kind(x_acc_1_init, unrolled) set_kind(k_1_1,
  * unrolled) set_kind(x_acc_1, unrolled) set_kind(o_1, unrolled) annotate_loop(y_out_0, peel, 0) annotate_loop(x_out_0,
  * peel, 0) annotate_loop(x_out_1, peel, 0) annotate_loop(x_out_2, peel, 0) set_kind(acc_register_i3_1, unrolled)
@@ -128,19 +129,49 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         store_i16x2_aligned(&tile[x * 4 + (15 * 8 + 2)],
             sub_i16x2(padded_47, sub_i16x2(padded_43, odds_i8(padded_31))));
     }
-    for (int32_t i0 = 0; i0 < 16; ++i0) {
+    for (int32_t i0_tile = 0; i0_tile < 4; ++i0_tile) {
         /* accumulate: acc[s, n, y, x, o] = sum(tile[s, n, y, x, k] * weight[s, o, k] for k < 4) */
         int32_t acc_register_0, acc_register_1;
         acc_register_0 = 0;
         acc_register_1 = 0;
-        const int32_t weight_0 = load_i16x2_aligned(&weight[i0 * 4]);
-        const int32_t weight_1 = load_i16x2_aligned(&weight[i0 * 4 + 2]);
-        acc_register_0 = dot2(load_i16x2_aligned(&tile[i0 * 8 + 2]), weight_1,
-            dot2(load_i16x2_aligned(&tile[i0 * 8]), weight_0, acc_register_0));
-        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0 * 8 + (4 + 2)]), weight_1,
-            dot2(load_i16x2_aligned(&tile[i0 * 8 + 4]), weight_0, acc_register_1));
-        acc[i0 * 2] = acc_register_0;
-        acc[i0 * 2 + 1] = acc_register_1;
+        const int32_t weight_0 = load_i16x2_aligned(&weight[i0_tile * (4 * 4)]);
+        const int32_t weight_1 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + 2]);
+        acc_register_0 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + 2]), weight_1,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8)]), weight_0, acc_register_0));
+        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (4 + 2)]), weight_1,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + 4]), weight_0, acc_register_1));
+        acc[i0_tile * (4 * 2)] = acc_register_0;
+        acc[i0_tile * (4 * 2) + 1] = acc_register_1;
+        acc_register_0 = 0;
+        acc_register_1 = 0;
+        const int32_t weight_2 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + 4]);
+        const int32_t weight_3 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + (4 + 2)]);
+        acc_register_0 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (8 + 2)]), weight_3,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + 8]), weight_2, acc_register_0));
+        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (8 + 4 + 2)]), weight_3,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (8 + 4)]), weight_2, acc_register_1));
+        acc[i0_tile * (4 * 2) + 2] = acc_register_0;
+        acc[i0_tile * (4 * 2) + (2 + 1)] = acc_register_1;
+        acc_register_0 = 0;
+        acc_register_1 = 0;
+        const int32_t weight_4 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + 2 * 4]);
+        const int32_t weight_5 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + (2 * 4 + 2)]);
+        acc_register_0 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (2 * 8 + 2)]), weight_5,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + 2 * 8]), weight_4, acc_register_0));
+        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (2 * 8 + 4 + 2)]), weight_5,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (2 * 8 + 4)]), weight_4, acc_register_1));
+        acc[i0_tile * (4 * 2) + 2 * 2] = acc_register_0;
+        acc[i0_tile * (4 * 2) + (2 * 2 + 1)] = acc_register_1;
+        acc_register_0 = 0;
+        acc_register_1 = 0;
+        const int32_t weight_6 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + 3 * 4]);
+        const int32_t weight_7 = load_i16x2_aligned(&weight[i0_tile * (4 * 4) + (3 * 4 + 2)]);
+        acc_register_0 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (3 * 8 + 2)]), weight_7,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + 3 * 8]), weight_6, acc_register_0));
+        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (3 * 8 + 4 + 2)]), weight_7,
+            dot2(load_i16x2_aligned(&tile[i0_tile * (4 * 8) + (3 * 8 + 4)]), weight_6, acc_register_1));
+        acc[i0_tile * (4 * 2) + 3 * 2] = acc_register_0;
+        acc[i0_tile * (4 * 2) + (3 * 2 + 1)] = acc_register_1;
     }
     for (int32_t x = 0; x < 2; ++x) {
         /* rows[j, a, n, y, x, o] = select(a == 0, acc[j, n, y, x, o] + (acc[j + 4, n, y, x, o] +
