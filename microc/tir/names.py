@@ -25,7 +25,7 @@ SATURATED: Final = MappingProxyType(
 )
 """Result ranges of saturating intrinsics, by name."""
 SHIFTED_SATURATIONS: Final = MappingProxyType(
-    {f"{name}_shr_{distance}": (name, distance) for name in SATURATED for distance in range(1, 16)}
+    {f"{name}_shr_{distance}": (name, distance) for name in SATURATED for distance in range(1, 32)}
 )
 """Saturating intrinsic and distance, by the name of the intrinsic that shifts right by this distance first."""
 RESULT_RANGES: Final = MappingProxyType(
