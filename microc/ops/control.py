@@ -259,7 +259,7 @@ CONTROL_OPERATORS: tuple[OpDef, ...] = (
         },
         macs=_count_loop_macs,
         regions=("body",),
-        edges="A guarded loop without a bound runs as long as its condition holds, for ever if that never changes",
+        edges="A guarded loop without a bound runs while its condition holds, and may never end",
     ),
     OpDef(
         "branch",

@@ -487,7 +487,7 @@ def parse_pixel_values(text: str) -> tuple[float, float]:
 # ---- Arguments that several commands share: base classes, and single arguments.
 
 
-MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM or XGBoost"
+MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM, XGBoost, CatBoost"
 FROM_CONFIG = Path("microc.toml")
 """Value of a path that the command line omits. :func:`microc.cli.argument_sources.fill_from_config` replaces it by a path that
 ``microc.toml`` names, or reports that it is missing, before the command runs. It is compared by identity."""

@@ -161,7 +161,7 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_dynamic_slice_test_cases,
         constants={1: BOUNDED},
         operand_names=("data", "begin"),
-        edges="What would begin outside begins at the nearest place where the part lies inside",
+        edges="A start whose part is not inside is moved to the nearest one whose part is",
     ),
     OpDef(
         "dynamic_update_slice",
@@ -172,7 +172,7 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_dynamic_update_slice_test_cases,
         constants={2: BOUNDED},
         operand_names=("data", "update", "begin"),
-        edges="What would begin outside begins at the nearest place where the part lies inside",
+        edges="A start whose part is not inside is moved to the nearest one whose part is",
     ),
 )
 
@@ -322,7 +322,7 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
         constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "indices"),
-        edges="Negative places count from the end; beyond the ends the nearest element is read",
+        edges="Negative indices count from the end; an index outside reads the nearest element",
     ),
     OpDef(
         "scatter_elements",
@@ -333,7 +333,7 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
         constants={1: BOUNDED},
         attrs={"axis": one_axis(), "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
-        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
+        edges="Negative indices count from the end; an index outside writes the nearest element; NaN is kept",
     ),
 )
 
@@ -573,7 +573,7 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
         moves=True,
         attrs={"batch_dims": integer("number of leading axes that data and indices share", 0, least=0)},
         operand_names=("data", "indices"),
-        edges="Negative places count from the end; beyond the ends the nearest element is read",
+        edges="Negative indices count from the end; an index outside reads the nearest element",
     ),
     OpDef(
         "scatter_nd",
@@ -584,7 +584,7 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
         constants={1: BOUNDED},
         attrs={"reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
-        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
+        edges="Negative indices count from the end; an index outside writes the nearest element; NaN is kept",
     ),
 )
 

@@ -291,7 +291,7 @@ GATHER = OpDef(
     axes=_map_gather_axes,
     moves=True,
     operand_names=("data", "indices"),
-    edges="Negative places count from the end; beyond the ends the nearest element is read",
+    edges="Negative indices count from the end; an index outside reads the nearest element",
 )
 """Operator ``gather``: elements of the data at indices along an axis. Each element of the leading ``batch_dims`` axes
 has indices of its own.

@@ -365,7 +365,7 @@ ELEMENTWISE_OPERATORS: tuple[OpDef, ...] = (
         scalar=_build_cast_scalar_expr,
         cases=_make_cast_test_cases,
         gradient=_build_cast_gradient,
-        edges="Floats beyond an integer of 32 bits or more become its end, NaN becomes 0; narrower integers take the lowest bits",
+        edges="Floats saturate to integers of 32 bits or more, NaN becomes 0; narrower integers keep the lowest bits",
     ),
     QSIGMOID16,
 )

@@ -185,7 +185,7 @@ def _zero_gradient(attrs: Mapping[str, Any], g: Value, x: Value, y: Value) -> Va
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
-_LOWEST = "The lowest integer stays what it is"
+_LOWEST = "The lowest integer is unchanged"
 
 _BOUNDS: Attributes = {
     "minimum": number("lower limit of the result; for integers as stored", 0.0),
@@ -475,12 +475,10 @@ def _shift_arrays_right(a: Array, b: Array) -> Array:
 
 
 _WRAPS = "Integers wrap around"
-_QUOTIENT = "An integer by zero is 0, the lowest by -1 itself"
-_REMAINDER = "An integer by zero leaves 0"
-_NAN = "NaN goes through"
-_PLACES = (
-    "By as many places as there are bits, or more, or fewer than none, only the sign of what goes to the right is left"
-)
+_QUOTIENT = "An integer divided by zero is 0; the lowest integer divided by -1 is itself"
+_REMAINDER = "An integer modulo zero is 0"
+_NAN = "NaN is passed on"
+_PLACES = "By a negative number of bits, or by all bits and more: 0; a negative number shifted right gives -1"
 
 
 def _share_gradient(g: Value, chosen: Value, other: Value, wins: Value) -> Value:

@@ -350,7 +350,7 @@ MAX_POOL_GRADIENT_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_test_cases,
         attrs=_ATTRS,
         operand_names=("data", "gradient"),
-        edges="Of equal elements the first gets the gradient; the first NaN is the largest",
+        edges="The first of equal elements gets the gradient; NaN is larger than any number",
     ),
 )
 

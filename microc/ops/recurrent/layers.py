@@ -111,7 +111,7 @@ def _check_attributes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorT
     try:
         bind_activation_parameters(attrs)
     except ValueError as error:
-        raise ModelError(f"{op}: activations {', '.join(functions)}: got {error}, expected those they have") from None
+        raise ModelError(f"{op}: wrong parameters of activations {', '.join(functions)}; got {error}") from None
 
 
 def _is_plain(attrs: Mapping[str, Any]) -> bool:
@@ -327,7 +327,7 @@ def _make_rnn_test_cases() -> Iterable[Case]:
     yield _make_case("rnn", (2, 3, 3, 2), ("lengths",), time_major=True, backwards=True, activations=("relu",))
 
 
-_OPTIONAL_DOC = "names of the optional operands, in order; the last may be absent; some of "
+_OPTIONAL_DOC = "names of the optional operands that are present, in order; some of "
 
 
 def _declare_attributes(op: str, **more: Attribute) -> Mapping[str, Attribute]:

@@ -313,7 +313,7 @@ def _define_reduction(reduction: Reduction) -> OpDef:
         sound=(_narrow_sum_overflow_message,) if reduction.combiner == "add" else (),
         operand_names=("data",),
         gradient=reduction.gradient,
-        edges="Integers wrap around" if reduction.combiner in ("add", "mul") else "NaN goes through",
+        edges="Integers wrap around" if reduction.combiner in ("add", "mul") else "NaN is passed on",
     )
 
 
@@ -422,7 +422,7 @@ def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
         reference=lambda attrs, arrays: _evaluate_arg_extremum_reference(is_argmax, attrs, arrays),
         compute=lambda call: _compute_arg_extremum(is_argmax, call),
         cases=_make_arg_extremum_test_cases,
-        edges="NaN is passed over, but where it comes first nothing beats it",
+        edges="NaN is skipped, unless it is the first element, which is then the result",
         attrs={
             "axis": one_axis("axis along which the operator computes", -1),
             "keepdims": flag("True if the reduced axis remains, with one element"),

@@ -149,7 +149,7 @@ def _infer_fir_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
         )
     if not -len(data.shape) <= attrs["axis"] < len(data.shape) or len(taps.shape) != 2 or 0 in taps.shape:
         raise ModelError(
-            f"fir: the axis is outside of the data, or taps have no two axes; got axis={attrs['axis']} of "
+            f"fir: the axis is outside of the data, or the taps do not have two axes; got axis={attrs['axis']} of "
             f"{data.shape} and taps {taps.shape}"
         )
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):

@@ -288,7 +288,7 @@ FILTER_BANK_OPERATORS: tuple[OpDef, ...] = (
         cases=_make_filter_bank_square_root_test_cases,
         axes=lambda _, types: (tuple(range(len(types[0].shape))), None),
         constants={1: OperandBounds(NumberUse.SHIFT, -(1 << 31), (1 << 31) - 1, None)},
-        edges="Roots are shifted by 0 to 31 places: by 0 for fewer, by 31 for more",
+        edges="Roots are shifted by 0 to 31 bits; other numbers of bits are clamped",
         operand_names=("data", "right"),
     ),
     OpDef(
