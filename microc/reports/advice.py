@@ -406,7 +406,7 @@ def _input_dtype_advice(network: AdvisedNetwork) -> Iterator[Advice]:
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
             dtype = network.dtype(readers[0]["outputs"][0])
             yield Advice(
-                f"input {tensor['label']} is {tensor['dtype']}, and the board quantises it to {dtype}: pass it as {dtype}",
+                f"the board quantises input {tensor['label']} from {tensor['dtype']} to {dtype}: pass it as {dtype}",
                 network.format_compile_command(f"--input-dtype {network.dtype_option_value('input', tensor, dtype)}"),
                 readers[0]["share"],
             )

@@ -68,7 +68,8 @@ def test_gains_are_in_order(model: Path, board: str, options: Mapping[str, Any])
 def test_float_inputs_are_first_on_a_core_without_fpu() -> None:
     first = advised(digits.INT8, "microbit", **FLOAT_INPUT)[0]
     assert (
-        first["text"].startswith("saves about") and "the board quantises it to int8: pass it as int8" in first["text"]
+        first["text"].startswith("saves about")
+        and "the board quantises input image from float32 to int8: pass it as int8" in first["text"]
     )
     assert first["command"].endswith("--input-dtype '*=float32' --input-dtype image=int8 -o firmware")
     assert all(each["gain"] is None for each in advised(digits.INT8, "microbit")), "there is nothing left to save"
