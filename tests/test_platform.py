@@ -27,7 +27,7 @@ from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
-from microc.device.toolchain import read_linked_sizes
+from microc.device.toolchain import has_symbol_sizes, read_linked_sizes
 from microc.errors import ToolError
 from microc.reports.saved_reports import report
 from microc.target import target_for
@@ -283,7 +283,7 @@ def test_programs_of_windows_and_macos_have_sizes(tmp_path: Path) -> None:
     program = tmp_path / "firmware.elf"
     program.write_bytes(struct.pack("<8I", 0xFEEDFACF, 0x0100000C, 0, 2, 2, len(commands), 0, 0) + commands)
     sizes = read_linked_sizes(program)
-    assert (sizes.flash, sizes.static_ram, sizes.symbols) == (128, 408, ())
+    assert (sizes.flash, sizes.static_ram, sizes.symbols) == (128, 408, ()) and not has_symbol_sizes(program)
     assert sizes.sections == (("__text", 100), ("__const", 20), ("__data", 8), ("__bss", 400))
     for damaged in (
         program.read_bytes()[:200],
