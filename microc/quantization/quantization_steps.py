@@ -261,7 +261,7 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
         import torch
     except ImportError as error:
         raise ToolError(
-            "training needs PyTorch, which is not installed", hint="install it: pip install microc[torch]"
+            "training needs PyTorch, which is not installed", hint='install it: pip install "microc[torch]"'
         ) from error
     from microc.quantization.training import FakeQuantized
 

@@ -31,7 +31,7 @@ from microc.frontend.trees.catboost_json import parse_catboost
 from microc.frontend.trees.known_rows import find_tied_rows, predict_outputs_and_ties
 from microc.run.engine import Engine, InferenceResult, InputsRejected
 
-EXTRA = "pip install microc[reference]"
+EXTRA = 'pip install "microc[reference]"'
 """Command that installs the frameworks, for hints."""
 
 
@@ -145,7 +145,7 @@ class Estimator(StatelessEngine):
 
 # ---- XGBoost's boosters and estimators, run by XGBoost.
 
-XGBOOST_MODEL_EXTRA = "pip install microc[xgboost]"
+XGBOOST_MODEL_EXTRA = 'pip install "microc[xgboost]"'
 _CLASS_OBJECTIVES = ("binary:logistic", "binary:hinge", "multi:softprob", "multi:softmax")
 """Objectives of classifiers, for which the network returns a label, too."""
 
@@ -348,7 +348,7 @@ class TorchProgram(StatelessEngine):
     name = "torch"
 
     def __init__(self, program: Any, file_name: str) -> None:
-        self._torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
+        self._torch = import_framework("torch", "PyTorch", 'pip install "microc[torch]"')
         self.version = str(self._torch.__version__)
         self._program, self._file_name = program, file_name
         try:
@@ -387,7 +387,7 @@ class TorchProgram(StatelessEngine):
     def from_file(cls, data: bytes, file_name: str, options: Options) -> Self:
         """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
         Raises ToolError if PyTorch is missing or rejects it."""
-        torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
+        torch = import_framework("torch", "PyTorch", 'pip install "microc[torch]"')
         importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
         checked = sanitise_archive(data, file_name)
         try:

@@ -142,7 +142,7 @@ class Fleet(Meter):
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:
-            raise UsageError("fleet: Dask Distributed is not installed", hint="install it: pip install 'microc[fleet]'")
+            raise UsageError("fleet: Dask Distributed is not installed", hint='install it: pip install "microc[fleet]"')
         if board.name not in list_boards():
             raise UsageError(
                 f"fleet: got a board file of your own, {board.name}, expected a board that comes with microc",

@@ -187,7 +187,7 @@ def make_ranking_model(name: str) -> RankingModel:
         return LearnedModel(trees=trees)
     raise UsageError(
         "--cost-model learned: LightGBM is not installed",
-        hint="install it: pip install 'microc[tune]'; or use --cost-model analytic",
+        hint='install it: pip install "microc[tune]"; or use --cost-model analytic',
     )
 
 

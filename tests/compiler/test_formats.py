@@ -145,7 +145,7 @@ def test_a_package_that_is_absent(package: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ToolError) as caught:
         detect.load_model_file(path)
-    assert caught.value.hint == f"pip install microc[{extra}]"
+    assert caught.value.hint == f'pip install "microc[{extra}]"'
 
 
 def test_a_pickle_is_not_run(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "pip install microc[torch]" in refused(DATA / "cnn.onnx", noise(2, 1, 8, 8), ToolError)
+    assert 'pip install "microc[torch]"' in refused(DATA / "cnn.onnx", noise(2, 1, 8, 8), ToolError)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend for Arm's Ethos-U, an accelerator of integer networks that is attached to a Cortex-M.
 
-Arm's compiler Vela (``pip install 'microc[ethos-u]'``) compiles regions of a network to command streams, which Arm's
+Arm's compiler Vela (``pip install "microc[ethos-u]"``) compiles regions of a network to command streams, which Arm's
 driver passes to the accelerator. ``accelerator`` parses the backend's configuration and checks command streams;
 ``vela`` runs the compiler; ``driver`` generates the C code that calls Arm's driver, and the code that sets the driver
 up.

@@ -37,7 +37,7 @@ _LEFT_OPERATOR_MESSAGE = re.compile(
 message."""
 _MAX_REASON_CHARACTERS = 200  # largest number of characters of a reason
 OPERATOR = b"ethos-u"
-_INSTALL_HINT = "pip install 'microc[ethos-u]'"
+_INSTALL_HINT = 'pip install "microc[ethos-u]"'
 _BOUNDED_PROGRAM = """import runpy, sys
 try:
     import resource

@@ -198,7 +198,9 @@ def open_hdf5(data: bytes, file_name: str) -> Hdf5Group:
         import h5py
     except ImportError as error:
         raise ToolError(
-            "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
+            "Keras models are read with h5py, which is not installed",
+            where=file_name,
+            hint='pip install "microc[keras]"',
         ) from error
     return Hdf5Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _ReadBudget())
 

@@ -149,7 +149,7 @@ def _import_torch(file_name: str) -> Any:
         raise ToolError(
             "PyTorch programs are read with PyTorch, which is not installed",
             where=file_name,
-            hint="pip install microc[torch]",
+            hint='pip install "microc[torch]"',
         ) from error
     return torch
 
@@ -468,7 +468,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ToolError("PyTorch is not installed", where=where, hint="pip install microc[torch]") from error
+        raise ToolError("PyTorch is not installed", where=where, hint='pip install "microc[torch]"') from error
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError(
             "got a module of TorchScript, expected a torch.nn.Module",

@@ -357,7 +357,7 @@ def _convert_through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> 
     except ImportError as error:
         raise ToolError(
             f"{type(estimator).__name__} is read through skl2onnx, which is not installed",
-            hint="pip install microc[sklearn]",
+            hint='pip install "microc[sklearn]"',
         ) from error
     from microc.frontend.onnx import reader as onnx_reader
 

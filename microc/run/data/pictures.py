@@ -285,7 +285,7 @@ def _read_pixels(path: Path, layout: PictureLayout) -> Array:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ToolError(
-            "pictures need Pillow, which is not installed", hint="install it: pip install microc[pictures]"
+            "pictures need Pillow, which is not installed", hint='install it: pip install "microc[pictures]"'
         ) from error
     try:
         with open_regular_file(path) as file, Image.open(file, formats=_FORMATS) as picture:

@@ -327,6 +327,6 @@ def _import_pyopencl() -> Any:
         import pyopencl
     except ImportError as error:
         raise ToolError(
-            "PyOpenCL is not installed", where="target opencl", hint="install it: pip install microc[opencl]"
+            "PyOpenCL is not installed", where="target opencl", hint='install it: pip install "microc[opencl]"'
         ) from error
     return pyopencl

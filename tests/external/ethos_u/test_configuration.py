@@ -105,4 +105,4 @@ def test_without_vela_there_is_a_word_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ToolError, match="Vela, Arm's compiler for Ethos-U, is not installed") as caught:
         accelerator.require_vela()
-    assert caught.value.hint == "pip install 'microc[ethos-u]'"
+    assert caught.value.hint == 'pip install "microc[ethos-u]"'
