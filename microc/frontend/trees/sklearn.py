@@ -386,7 +386,9 @@ def _convert_through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> 
         try:
             model = convert_sklearn(estimator, where, inputs, options=plain, target_opset=OPSETS)
         except NameError:  # an option that the converter does not have: of a classifier without probabilities
-            model = convert_sklearn(estimator, where, inputs, target_opset=OPSETS)
+            # Without options of its own, the last step of a pipeline gets this one again.
+            plain = {id(part): {} for part in iterate_nested_estimators(estimator)}
+            model = convert_sklearn(estimator, where, inputs, options=plain, target_opset=OPSETS)
     except Exception as error:
         raise UnsupportedError(
             f"skl2onnx cannot convert the estimator: {error}",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of scikit-learn's SVC and NuSVC with probabilities.
+"""Conversion of scikit-learn's SVC and NuSVC.
 
-LIBSVM decides between each pair of classes. The label is the class with the most votes. A sigmoid (Platt, 2000) makes a
-probability of each decision, and an iteration couples those of all pairs (Wu, Lin and Weng, 2004, algorithm 2). It stops as soon
-as an error is below a tolerance, so the network iterates as LIBSVM does.
+LIBSVM decides between each pair of classes. The label is the class with the most votes. With probabilities, a sigmoid (Platt,
+2000) makes one of each decision, and an iteration couples those of all pairs (Wu, Lin and Weng, 2004, algorithm 2). It stops as
+soon as an error is below a tolerance, so the network iterates as LIBSVM does. Without probabilities, the scores are those of
+``decision_function``.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ _TOLERANCE = 0.005
 
 
 def is_support_vector_classifier(estimator: Any) -> bool:
-    """Test whether an estimator is a fitted SVC or NuSVC with probabilities."""
-    return type(estimator).__name__ in ("SVC", "NuSVC") and np.size(getattr(estimator, "_probA", ())) > 0
+    """Test whether an estimator is a fitted SVC or NuSVC."""
+    return type(estimator).__name__ in ("SVC", "NuSVC") and hasattr(estimator, "support_vectors_")
 
 
 def emit_support_vector_classifier(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit the outputs ``label`` and ``probabilities`` of an SVC or NuSVC with probabilities."""
+    """Emit the outputs of an SVC or NuSVC: ``label``, and ``probabilities`` if it has them, else ``scores``."""
     classes, where = np.asarray(estimator.classes_), type(estimator).__name__
+    has_probabilities = np.size(getattr(estimator, "_probA", ())) > 0
     if (
-        len(classes) > _MOST_CLASSES
+        (has_probabilities and len(classes) > _MOST_CLASSES)
         or estimator.break_ties
         or callable(estimator.kernel)
         or estimator.kernel == "precomputed"
     ):
         raise UnsupportedError(
             f"got {len(classes)} classes, kernel {estimator.kernel!r} and break_ties={estimator.break_ties}, expected at most "
-            f"{_MOST_CLASSES} classes, a kernel of scikit-learn and break_ties=False",
+            f"{_MOST_CLASSES} classes with probabilities, a kernel of scikit-learn and break_ties=False",
             where=where,
-            hint="train with probability=False, or one of the kernels linear, poly, rbf and sigmoid",
+            hint="train with probability=False, break_ties=False, and one of the kernels linear, poly, rbf and sigmoid",
         )
     pairs = list(combinations(range(len(classes)), 2))
     weights, vectors = _stack_pair_weights(estimator, pairs), _to_dense(estimator.support_vectors_)
@@ -58,11 +60,20 @@ def emit_support_vector_classifier(builder: GraphBuilder, x: str, estimator: Any
         for stem, numbers in (("weights", weights), ("intercept", estimator._intercept_))
     )
     decisions = builder.emit("dense", (values, *operands))
-    label = _emit_votes(builder, decisions, pairs, len(classes))
-    return {
-        "label": emit_class_of_index(builder, label, classes),
-        "probabilities": _emit_coupled_probabilities(builder, decisions, estimator, pairs, len(classes)),
-    }
+    votes = _emit_votes(builder, decisions, pairs, len(classes))
+    label = emit_class_of_index(builder, builder.emit("argmax", (votes,), {"axis": 1, "out_dtype": "int32"}), classes)
+    if has_probabilities:
+        return {
+            "label": label,
+            "probabilities": _emit_coupled_probabilities(builder, decisions, estimator, pairs, len(classes)),
+        }
+    if len(classes) == 2:  # scikit-learn's score is the negative decision; the last column is that of the second class
+        scores = builder.emit("concat", (decisions, builder.emit("neg", (decisions,))), {"axis": 1})
+    elif estimator.decision_function_shape == "ovo":
+        scores = decisions
+    else:
+        scores = _emit_one_vs_rest_scores(builder, decisions, votes, pairs, len(classes))
+    return {"label": label, "scores": scores}
 
 
 def _stack_pair_weights(estimator: Any, pairs: list[tuple[int, int]]) -> Array:
@@ -107,16 +118,35 @@ def _scalar(builder: GraphBuilder, stem: str, number: float) -> str:
     return builder.new_constant(stem, np.full((1, 1), number, np.float32))
 
 
-def _emit_votes(builder: GraphBuilder, decisions: str, pairs: list[tuple[int, int]], class_count: int) -> str:
-    """Emit the index of the class with the most votes; a positive decision votes for the first class of its pair."""
-    first, second = np.zeros((class_count, len(pairs)), np.float32), np.zeros((class_count, len(pairs)), np.float32)
+def _sign_classes_of_pairs(pairs: list[tuple[int, int]], class_count: int) -> Array:
+    """Return a matrix (classes, pairs): 1 for the first class of each pair, -1 for the second, 0 for all others."""
+    signs = np.zeros((class_count, len(pairs)), np.float32)
     for column, (one, other) in enumerate(pairs):
-        first[one, column] = second[other, column] = 1
+        signs[one, column], signs[other, column] = 1, -1
+    return signs
+
+
+def _emit_votes(builder: GraphBuilder, decisions: str, pairs: list[tuple[int, int]], class_count: int) -> str:
+    """Emit the votes of all classes, (rows, classes); a positive decision votes for the first class of its pair."""
+    signs = _sign_classes_of_pairs(pairs, class_count)
     is_first = builder.emit("greater", (decisions, _scalar(builder, "zero", 0)))
     won = builder.emit("where", (is_first, _scalar(builder, "one", 1), _scalar(builder, "none", 0)))
-    operands = (builder.new_constant("gain", first - second), builder.new_constant("votes", second.sum(axis=1)))
-    votes = builder.emit("dense", (won, *operands))
-    return builder.emit("argmax", (votes,), {"axis": 1, "out_dtype": "int32"})
+    second_votes = (signs < 0).sum(axis=1).astype(np.float32)  # of each class, if every decision is for the second
+    operands = (builder.new_constant("gain", signs), builder.new_constant("votes", second_votes))
+    return builder.emit("dense", (won, *operands))
+
+
+def _emit_one_vs_rest_scores(
+    builder: GraphBuilder, decisions: str, votes: str, pairs: list[tuple[int, int]], class_count: int
+) -> str:
+    """Emit one score for each class: its votes, plus less than 1/3 by the sum s of its decisions, s / (3 (abs(s) + 1)).
+
+    Source: scikit-learn, ``_ovr_decision_function``."""
+    signs = builder.new_constant("signs", _sign_classes_of_pairs(pairs, class_count))
+    total = builder.emit("dense", (decisions, signs))
+    size = builder.emit("add", (builder.emit("abs", (total,)), _scalar(builder, "one", 1)))
+    bound = builder.emit("mul", (size, _scalar(builder, "three", 3)))
+    return builder.emit("add", (votes, builder.emit("div", (total, bound))))
 
 
 def _emit_coupled_probabilities(

@@ -32,8 +32,8 @@ from tests.estimators import NAMES, wrong
 from tests.frontend.run import library
 from tests.support.campaign import everything
 
-REFUSED = ("GaussianProcessClassifier", "scaled LinearSVC")
-"""Several classes, and an option that skl2onnx itself hands to the last step of a pipeline, which does not know it."""
+REFUSED = ("GaussianProcessClassifier",)
+"""Estimators that skl2onnx does not convert for several classes."""
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
