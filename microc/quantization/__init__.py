@@ -13,6 +13,7 @@ scales are chosen (:mod:`.decisions`, :mod:`.integer_scheme`). Finally, each ope
 ``microc.fake_quantize`` builds a trainable PyTorch module from the result (:mod:`.training`).
 """
 
-from microc.quantization.quantization_steps import Quantized, fake_quantize, quantize
+from microc.quantization.quantised_page import Quantized
+from microc.quantization.quantization_steps import fake_quantize, quantize
 
 __all__ = ("Quantized", "fake_quantize", "quantize")

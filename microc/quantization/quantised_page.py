@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the quality of a quantised network by comparing it with the float network, and render the report as an HTML
-page."""
+"""The result of quantisation: its quality, measured by comparing the integer network with the float network, its HTML page, and
+the class ``Quantized`` that contains all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,32 @@ import numpy as np
 from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.base.file_access import write_text
+from microc.codegen.output_files import replace_atomically
+from microc.codegen.render import format_signature
 from microc.compiler.interaction import Progress
-from microc.document.blocks import Fact, Step, Steps, Table, Term, layer_names, numbers, table, texts
+from microc.compiler.model import ONNX, save
+from microc.document.blocks import (
+    Document,
+    Fact,
+    Step,
+    Steps,
+    Table,
+    Term,
+    document,
+    facts,
+    layer_names,
+    numbers,
+    table,
+    texts,
+)
+from microc.document.renderers import Showable
 from microc.graph.ir import Graph
 from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import MeasuredEnd
+from microc.quantization.write import Recipe
 from microc.reports.drawings import PlotPoint, ScatterPlot, lay_out_confusion_matrix, lay_out_scatter_plot
 from microc.reports.report_page import (
     Bar,
@@ -470,3 +490,59 @@ def _origin_rows(report: Mapping[str, Any]) -> Iterator[Fact]:
     if "mixed" in report:
         yield "tried", f"{report['mixed']['tried']} networks of the front on the evaluation data"
     yield "microc", __version__
+
+
+# ---- Result of ``quantize``: the integer graph, its recipe, and a report of its quality.
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized(Showable):
+    """Result of quantisation.
+
+    ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX
+    defines them, instead of fixed-point multipliers. ``float_graph``: the normalised float network. ``recipe``: the
+    storage of each value. ``report``: plain data about the quality of the network
+    (:mod:`microc.quantization.quantised_report`). Its keys include ``values``, ``weights`` and ``outputs``;
+    ``classification`` if the data has labels; ``score`` and ``float_score`` if the caller passed a function that scores
+    networks. ``biases``: biases that repairs changed, by the names of the layers' results."""
+
+    graph: Graph
+    exact: Graph
+    float_graph: Graph
+    recipe: Recipe
+    report: Mapping[str, Any] = field(default_factory=dict)
+    biases: Mapping[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._output_ratios())}>"
+
+    def document(self) -> Document:
+        """Return the noise of the outputs as a document, for a notebook."""
+        return document(facts((what, value) for value, what in self._output_ratios()), title=self._signature())
+
+    def _signature(self) -> str:
+        def describe_tensors(names: Sequence[str]) -> list[dict[str, Any]]:
+            return [{"name": n, "dtype": self.graph.types[n].dtype, "shape": self.graph.types[n].shape} for n in names]
+
+        return format_signature(
+            self.graph.name, describe_tensors(self.graph.inputs), describe_tensors(self.graph.outputs)
+        )
+
+    def _output_ratios(self) -> list[tuple[str, str]]:
+        """Return for each output the text of its signal-to-noise ratio, and a label for this number."""
+        return [
+            (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
+            for output in self.report.get("outputs", ())
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the integer network to a graph file, or to an ONNX file with QDQ operators if the suffix is ``.onnx``.
+
+        Return the path."""
+        return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
+
+    def save_report(self, path: str | Path) -> Path:
+        """Write the report to a self-contained HTML page. Return the path."""
+        with replace_atomically(Path(path)) as temporary:
+            write_text(temporary, to_html(self.report))
+        return Path(path)

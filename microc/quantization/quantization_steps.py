@@ -4,23 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from microc.base.dtypes import Array
-from microc.base.file_access import write_text
-from microc.codegen.output_files import replace_atomically
-from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
-from microc.compiler.model import ONNX, read_model, registers_plugins, resolve_model, save
+from microc.compiler.model import read_model, registers_plugins, resolve_model
 from microc.compiler.options import make_options
-from microc.document.blocks import Document, document, facts
-from microc.document.renderers import Showable
 from microc.errors import ToolError, UsageError
-from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
 from microc.quantization.calibration_data import (
     check_labels,
@@ -37,71 +30,14 @@ from microc.quantization.decisions import (
     normalise_float_graph,
 )
 from microc.quantization.mixed_bits import BitSearch, check_limits, search_bits
-from microc.quantization.quantised_page import to_html
+from microc.quantization.quantised_page import Quantized
 from microc.quantization.quantised_report import advice, build_report
-from microc.quantization.write import Recipe
 from microc.target import Board
 from microc.transform.boundary import Boundary, adapt_inputs_and_outputs
 
 if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
     from microc.quantization.training import FakeQuantized
-
-
-# ---- Result of ``quantize``: the integer graph, its recipe, and a report of its quality.
-
-
-@dataclass(frozen=True, slots=True)
-class Quantized(Showable):
-    """Result of quantisation.
-
-    ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX
-    defines them, instead of fixed-point multipliers. ``float_graph``: the normalised float network. ``recipe``: the
-    storage of each value. ``report``: plain data about the quality of the network
-    (:mod:`microc.quantization.quantised_report`). Its keys include ``values``, ``weights`` and ``outputs``;
-    ``classification`` if the data has labels; ``score`` and ``float_score`` if the caller passed a function that scores
-    networks. ``biases``: biases that repairs changed, by the names of the layers' results."""
-
-    graph: Graph
-    exact: Graph
-    float_graph: Graph
-    recipe: Recipe
-    report: Mapping[str, Any] = field(default_factory=dict)
-    biases: Mapping[str, Array] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._output_ratios())}>"
-
-    def document(self) -> Document:
-        """Return the noise of the outputs as a document, for a notebook."""
-        return document(facts((what, value) for value, what in self._output_ratios()), title=self._signature())
-
-    def _signature(self) -> str:
-        def describe_tensors(names: Sequence[str]) -> list[dict[str, Any]]:
-            return [{"name": n, "dtype": self.graph.types[n].dtype, "shape": self.graph.types[n].shape} for n in names]
-
-        return format_signature(
-            self.graph.name, describe_tensors(self.graph.inputs), describe_tensors(self.graph.outputs)
-        )
-
-    def _output_ratios(self) -> list[tuple[str, str]]:
-        """Return for each output the text of its signal-to-noise ratio, and a label for this number."""
-        return [
-            (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
-            for output in self.report.get("outputs", ())
-        ]
-
-    def save(self, path: str | Path) -> Path:
-        """Write the integer network to a graph file, or to an ONNX file with QDQ operators if the suffix is ``.onnx``.
-
-        Return the path."""
-        return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
-
-    def save_report(self, path: str | Path) -> Path:
-        """Write the report to a self-contained HTML page. Return the path."""
-        with replace_atomically(Path(path)) as temporary:
-            write_text(temporary, to_html(self.report))
-        return Path(path)
 
 
 # ---- The function that runs the steps of quantisation in order.

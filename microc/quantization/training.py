@@ -31,7 +31,7 @@ from microc.quantization.integer_scheme import (
     min_scales_for_biases,
     quantise_array,
 )
-from microc.quantization.quantization_steps import Quantized
+from microc.quantization.quantised_page import Quantized
 from microc.quantization.repairs import Attempt
 from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_graph
 from microc.transform.quantised.qdq_values import only_moves_elements

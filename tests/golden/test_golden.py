@@ -10,7 +10,7 @@ from tests.golden.all_texts import FOLDER, TEXTS, files
 
 LONGEST = 100
 """Lines; what is longer is not read in a review."""
-LONG = {"kernels/windows_vnni.c": 103, "kernels/winograd_m4.c": 185}
+LONG = {"kernels/windows_vnni.c": 103, "kernels/winograd_m4.c": 216}
 
 
 @pytest.mark.parametrize("path", TEXTS)
