@@ -70,8 +70,8 @@ def test_a_file_is_as_it_is_written(cpu: str) -> None:
 
 @pytest.mark.parametrize("cpu", CORES)
 def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain = compile_network(DIGITS, target_for(cpu), make_options(shipped=False)).module
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     monkeypatch.setattr(kernel_selection, "list_candidates", _refuse)
     taken = compile_network(DIGITS, target_for(cpu), make_options()).module
     for ours, theirs in zip(taken.calls, plain.calls, strict=True):
@@ -133,8 +133,8 @@ def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
 
 
 def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain = compile_network(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     monkeypatch.setattr(shipped, "shipped_schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
     assert compile_network(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
     assert "the one that comes with microc" in str(microc.explain(DIGITS, "#3", board="mps2-an386"))
