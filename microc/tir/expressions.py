@@ -41,6 +41,8 @@ def immutable_node(cls: type[_Class]) -> type[_Class]:
             setattr(cls, slot, field(default=None, init=False, repr=False, compare=False))
     made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
     hash_fields = made.__hash__
+    if hash_fields is object.__hash__:
+        return made
 
     def __hash__(self: Node) -> int:
         found = self._hash
@@ -176,10 +178,24 @@ class Const(Expr):
 class Var(Expr):
     """A scalar variable: a loop variable, block iterator, let-bound variable or scalar parameter.
 
-    Variables of equal name and dtype are the same variable, so no scope may declare a name that an enclosing scope declares."""
+    Variables of equal name and dtype are the same variable, so no scope may declare a name that an enclosing scope declares.
+    They are also the same object. So they are compared and hashed by identity, which takes no call of a Python function."""
 
     name: str
     dtype: str = "int32"
+
+    def __new__(cls, name: str, dtype: str = "int32") -> Var:
+        known = _VARIABLES.get((name, dtype))
+        return known or _VARIABLES.setdefault((name, dtype), object.__new__(cls))
+
+    def __reduce__(self) -> tuple[type[Var], tuple[str, str]]:
+        return Var, (self.name, self.dtype)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+_VARIABLES: dict[tuple[str, str], Var] = {}
+"""All variables, by name and dtype. They are few: lowering names them after axes and numbers them in each function."""
 
 
 @immutable_node
@@ -249,6 +265,18 @@ class Buffer(Node):
     scope: str = "global"
     align: int = 0
     slots: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        # Buffers of one function differ in their names, so most comparisons end there.
+        return self is other or (
+            type(other) is Buffer
+            and self.name == other.name
+            and (self.shape, self.dtype, self.scope, self.align, self.slots)
+            == (other.shape, other.dtype, other.scope, other.align, other.slots)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.shape, self.dtype, self.scope))
 
     @property
     def size(self) -> int:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
@@ -92,3 +95,24 @@ for module in list(pkgutil.walk_packages(microc.tir.__path__, "microc.tir.")):
     importlib.import_module(module.name)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_equal_variables_are_one_object() -> None:
+    var = ir.Var("i")
+    assert ir.Var("i", "int32") is var
+    assert ir.Var("i", "int64") != var
+    assert pickle.loads(pickle.dumps(var)) is var
+    assert copy.deepcopy(ir.Un("neg", var)).a is var
+    assert replace(ir.Var("j"), name="i") is var
+
+
+def test_buffers_are_compared_by_all_fields() -> None:
+    buffer = ir.Buffer("a", (2, 3), "int8")
+    assert buffer == ir.Buffer("a", (2, 3), "int8")
+    assert hash(buffer) == hash(ir.Buffer("a", (2, 3), "int8"))
+    assert buffer != ir.Buffer("b", (2, 3), "int8")
+    assert buffer != ir.Buffer("a", (3, 2), "int8")
+    assert buffer != ir.Buffer("a", (2, 3), "uint8")
+    assert buffer != ir.Buffer("a", (2, 3), "int8", "const")
+    assert buffer != ir.Buffer("a", (2, 3), "int8", align=4)
+    assert buffer != ir.Buffer("a", (2, 3), "int8", slots=2)
