@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,16 @@ class _AccessWithTime:
     loops: tuple[_TimedLoop, ...] = ()
     shared: _CoreOfLoop | None = None
 
+    # Every access is moved for every loop and sequence around it; dataclasses.replace takes four times as long.
+
+    def with_start(self, start_tick: int) -> _AccessWithTime:
+        """Return the access at another time."""
+        return _AccessWithTime(self.touch, start_tick, self.loops, self.shared)
+
+    def inside_of(self, loop: _TimedLoop) -> _AccessWithTime:
+        """Return the access in the iterations of a loop around it."""
+        return _AccessWithTime(self.touch, self.start_tick, (*self.loops, loop), self.shared)
+
 
 _WRITE_COLUMNS, _TOUCH_COLUMNS = ((0, 2), (1, 3)), ((0, 3), (1, 2))
 """Columns of the times of an access by core 0 and by core 1: that which is compared with accesses by the same core, and that
@@ -161,7 +172,7 @@ def _concatenate_timed_accesses(parts: Iterable[Timed]) -> Timed:
     The times of a statement's accesses are increased by the duration of the statements before it."""
     total, found = 0, []
     for duration, accesses in parts:
-        found += [replace(access, start_tick=access.start_tick + total) for access in accesses] if total else accesses
+        found += [a.with_start(a.start_tick + total) for a in accesses] if total else accesses
         total += duration
     return total, found
 
@@ -173,7 +184,7 @@ def _compute_timed_accesses_of_loop(loop: ir.For, scope: LetScope) -> Timed:
     extent = _max_trip_count(_extent_without_guard(loop, scope)) or 0
     span, inner = _compute_timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
-    return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
+    return extent * span, [access.inside_of(timed) for access in inner] if extent else []
 
 
 def _compute_timed_accesses_of_cores(loop: ir.For, scope: LetScope) -> Timed:
@@ -220,17 +231,26 @@ def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
     touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _iterate_grids_of_loop_values(access):
         flat: Array = _reshape_to_axis(np.arange(touch.extent) * touch.step, rank - 1, rank)
-        inside: Array = np.ones((1,) * rank, bool)
+        # Most accesses are inside of the buffer at all points of the grid. They need no mask of the grid's size.
+        inside: Array | None = None
         for axis, (index, size, stride) in enumerate(zip(touch.indices, buffer.shape, buffer.strides, strict=True)):
             value = _evaluate_index(index, grid) if grid is not None else None
             if value is None:
                 value = _reshape_to_axis(np.arange(size), rank - 2 - axis, rank)
-            inside = inside & (value >= 0) & (value < size)
+            inside = _combine_masks(inside, (value >= 0) & (value < size))
             flat = flat + value * stride
-        inside = inside & (flat < buffer.size)
+        if touch.extent > 1:
+            inside = _combine_masks(inside, flat < buffer.size)
         if touch.writes:
             _update_columns(times.first_write, np.minimum, flat, inside, access, grid or {})
         _update_columns(times.last_touch, np.maximum, flat, inside, access, grid or {})
+
+
+def _combine_masks(first: Array | None, second: Array | bool) -> Array | None:
+    """Return the conjunction of two masks. None stands for a mask that is true everywhere."""
+    if np.all(second):
+        return first
+    return np.asarray(second if first is None else first & second)
 
 
 Grid = Mapping[ir.Var, Array]
@@ -271,9 +291,10 @@ def _count_elements_at_unknown_index(touch: BufferAccess, address_loops: Iterabl
 
 
 def _update_columns(
-    times: Array, minimum_or_maximum: np.ufunc, flat: Array, inside: Array, access: _AccessWithTime, grid: Grid
+    times: Array, minimum_or_maximum: np.ufunc, flat: Array, inside: Array | None, access: _AccessWithTime, grid: Grid
 ) -> None:
-    """Update the times of the elements at ``flat`` that are ``inside`` of the buffer, in all columns that an access concerns.
+    """Update the times of the elements at ``flat`` that are ``inside`` of the buffer (all if None), in all columns that an access
+    concerns.
 
     ``minimum_or_maximum``: np.minimum for first writes, np.maximum for last touches."""
     last, shared = minimum_or_maximum is np.maximum, access.shared
@@ -303,14 +324,17 @@ def _compute_access_ticks(access: _AccessWithTime, grid: Grid, *, last: bool) ->
 
 
 def _update_times(
-    times: Array, minimum_or_maximum: np.ufunc, flat_indices: Array, in_bounds: Array, ticks: Array
+    times: Array, minimum_or_maximum: np.ufunc, flat_indices: Array, in_bounds: Array | None, ticks: Array
 ) -> None:
-    """Update the times of the accessed elements that are inside of the buffer.
+    """Update the times of the accessed elements that are inside of the buffer (all if ``in_bounds`` is None).
 
     ``minimum_or_maximum``: ``np.minimum`` or ``np.maximum``, which selects between the old and the new time."""
-    flat_indices, in_bounds, ticks = (part.reshape(-1) for part in np.broadcast_arrays(flat_indices, in_bounds, ticks))
-    if not in_bounds.all():
+    if in_bounds is not None:
+        flat_indices, in_bounds, ticks = np.broadcast_arrays(flat_indices, in_bounds, ticks)
         flat_indices, ticks = flat_indices[in_bounds], ticks[in_bounds]
+    elif np.broadcast(flat_indices, ticks).shape != flat_indices.shape:
+        # Iterations access the same elements, at other times. Otherwise, ``at`` itself broadcasts the times.
+        flat_indices, ticks = np.broadcast_arrays(flat_indices, ticks)
     minimum_or_maximum.at(times, flat_indices, ticks)
 
 
@@ -321,11 +345,12 @@ def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
     return values.astype(np.int64).reshape(shape)
 
 
-def _evaluate_index(expr: ir.Expr, grid: Grid) -> Array | None:
-    """Return the values of an index at all points of the grid; None if the index depends on data."""
+def _evaluate_index(expr: ir.Expr, grid: Grid) -> Array | int | None:
+    """Return the values of an index at all points of the grid, or its value if it is a literal; None if the index depends on
+    data."""
     match expr:
         case ir.Const(int() as value):
-            return np.array(value, np.int64)
+            return value
         case ir.Var():
             return grid.get(expr)
         case ir.Bin(op, a, b) if op in _OPERATORS:
@@ -335,7 +360,7 @@ def _evaluate_index(expr: ir.Expr, grid: Grid) -> Array | None:
             return None
 
 
-_OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
         "add": np.add,
         "sub": np.subtract,
