@@ -381,9 +381,11 @@ def as_index(value: Expr | int) -> Expr:
 
 def as_expr(value: Expr | int | float, dtype: str) -> Expr:
     """Return ``value`` as an expression; a Python number becomes a literal of ``dtype``."""
+    if isinstance(value, Expr):
+        return value
     if isinstance(value, SizeDependent):
-        return cast(dtype, Const(value, "int32"))  # type: ignore[arg-type]
-    return value if isinstance(value, Expr) else const(value, dtype)
+        return cast(dtype, Const(value, "int32"))
+    return const(value, dtype)
 
 
 def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:

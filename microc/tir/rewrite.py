@@ -123,37 +123,44 @@ def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | Non
 
 def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None) -> Stmt:
     """Return a statement with its expressions and sub-statements rewritten; the same object if nothing changed."""
-    map_own = on_expr or _identity_expr
-    match stmt:
-        case ir.Store(buffer, indices, value):
-            # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
-            places, stored = tuple([map_own(i) for i in indices]), map_own(value)
-            same = stored is value and all(map(is_, places, indices))
-            return stmt if same else ir.Store(buffer, places, stored)
-        case ir.For(var, extent, body, kind, annotations):
-            count, inner = map_own(extent), map_stmt(body, on_stmt, on_expr)
-            return stmt if count is extent and inner is body else ir.For(var, count, inner, kind, annotations)
-        case ir.If(condition, then, otherwise):
-            test, first = map_own(condition), map_stmt(then, on_stmt, on_expr)
-            second = map_stmt(otherwise, on_stmt, on_expr) if otherwise else None
-            same = test is condition and first is then and second is otherwise
-            return stmt if same else ir.If(test, first, second)
-        case ir.Seq(body):
-            parts = [map_stmt(child, on_stmt, on_expr) for child in body]
-            return stmt if all(map(is_, parts, body)) else ir.seq(*parts)
-        case ir.Let(var, value, body):
-            named, inner = map_own(value), map_stmt(body, on_stmt, on_expr)
-            return stmt if named is value and inner is body else ir.Let(var, named, inner)
-        case ir.Alloc(buffer, body):
-            inner = map_stmt(body, on_stmt, on_expr)
-            return stmt if inner is body else ir.Alloc(buffer, inner)
-        case ir.Evaluate(value):
-            effect = map_own(value)
-            return stmt if effect is value else ir.Evaluate(effect)
-        case ir.Block():
-            return _rewrite_block_parts(stmt, on_stmt, on_expr)
-        case _:
-            raise InternalError(f"rewrite: unknown type of statement; got {type(stmt).__name__}")
+    # Classes are tested in the order of their frequency. Patterns with fields would take several times as long.
+    if isinstance(stmt, (ir.Store, ir.Evaluate)):
+        return stmt if on_expr is None else _rewrite_exprs(stmt, on_expr)
+    if isinstance(stmt, ir.Seq):
+        parts = [map_stmt(child, on_stmt, on_expr) for child in stmt.body]
+        return stmt if all(map(is_, parts, stmt.body)) else ir.seq(*parts)
+    if isinstance(stmt, ir.Block):
+        return _rewrite_block_parts(stmt, on_stmt, on_expr)
+    if isinstance(stmt, ir.If):
+        test = stmt.condition if on_expr is None else on_expr(stmt.condition)
+        then = map_stmt(stmt.then, on_stmt, on_expr)
+        otherwise = map_stmt(stmt.otherwise, on_stmt, on_expr) if stmt.otherwise else None
+        same = test is stmt.condition and then is stmt.then and otherwise is stmt.otherwise
+        return stmt if same else ir.If(test, then, otherwise)
+    if isinstance(stmt, ir.Let):
+        value = stmt.value if on_expr is None else on_expr(stmt.value)
+        body = map_stmt(stmt.body, on_stmt, on_expr)
+        return stmt if value is stmt.value and body is stmt.body else ir.Let(stmt.var, value, body)
+    if isinstance(stmt, ir.For):
+        extent = stmt.extent if on_expr is None else on_expr(stmt.extent)
+        body = map_stmt(stmt.body, on_stmt, on_expr)
+        same = extent is stmt.extent and body is stmt.body
+        return stmt if same else ir.For(stmt.var, extent, body, stmt.kind, stmt.annotations)
+    if isinstance(stmt, ir.Alloc):
+        body = map_stmt(stmt.body, on_stmt, on_expr)
+        return stmt if body is stmt.body else ir.Alloc(stmt.buffer, body)
+    raise InternalError(f"rewrite: unknown type of statement; got {type(stmt).__name__}")
+
+
+def _rewrite_exprs(stmt: ir.Store | ir.Evaluate, on_expr: ExprMap) -> Stmt:
+    """Return a store or call with its expressions rewritten; the same object if nothing changed."""
+    # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
+    if isinstance(stmt, ir.Evaluate):
+        effect = on_expr(stmt.value)
+        return stmt if effect is stmt.value else ir.Evaluate(effect)
+    indices, value = tuple([on_expr(i) for i in stmt.indices]), on_expr(stmt.value)
+    same = value is stmt.value and all(map(is_, indices, stmt.indices))
+    return stmt if same else ir.Store(stmt.buffer, indices, value)
 
 
 def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None) -> ir.Block:

@@ -339,7 +339,8 @@ class _Verifier:
             self.fail(
                 f"address in {a.buffer.name}: wrong extent or step; got {a.extent} and {a.step}, expected at least 1"
             )
-        row = position.known.range_of(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
+        beyond = a.reach - 1
+        row = position.known.range_of(a.indices[-1] + beyond if beyond else a.indices[-1]) if a.indices else (0, 0)
         if a.indices and linear_forms.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all accessed elements are in one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")

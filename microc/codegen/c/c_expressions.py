@@ -37,7 +37,8 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal:
     strides = buffer.strides
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, strides, strict=True):
-        total = total + index * stride
+        if ir.int_value(index) != 0:  # most indices of registers are 0
+            total = total + (index * stride if stride != 1 else index)
     number = simplify(total)
     if len(strides) < 2:
         return number

@@ -227,7 +227,7 @@ class _FunctionRenamer:
 
         Its name is ``preferred_name`` or, if this name is taken, ``preferred_name`` with a number appended."""
         name = preferred_name if self.can_declare([preferred_name]) else self.make_fresh_name(preferred_name)
-        renamed_var = var if name == var.name else replace(var, name=name)
+        renamed_var = var if name == var.name else ir.Var(name, var.dtype)
         self.add_to_scope([renamed_var.name])
         self.variables[var] = renamed_var
         return renamed_var

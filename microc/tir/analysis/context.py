@@ -279,7 +279,13 @@ class Context(LinearFormDivider):
         if isinstance(expr, Bin):
             op = expr.op
             if op in INDEX_OPS:
-                left, right = self.linear_form(expr.a), self.linear_form(expr.b)
+                left = self.linear_form(expr.a)
+                if isinstance(expr.b, Const) and type(number := expr.b.value) is int:  # an Extent is no int
+                    if op == "add" or op == "sub":
+                        return LinearForm(left.terms, left.const + (number if op == "add" else -number))
+                    if op == "mul":
+                        return left.times(number)
+                right = self.linear_form(expr.b)
                 if op == "add":
                     return left.plus(right)
                 return left.plus(right, -1) if op == "sub" else self._form_of_operation(op, left, right)
