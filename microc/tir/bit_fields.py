@@ -66,12 +66,11 @@ def find_block_multipliers(rows: Array, bits: int, block: int) -> Array:
     All numbers of a block, divided by its multiplier, fit ``bits`` bits. The result is 0 for a block without such a
     multiplier. Rows are padded with zeros to whole blocks."""
     parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
-    found = np.zeros(parts.shape[:2], np.int64)
-    for factor in range(MOST, 0, -1):
-        few = parts // factor
-        fits = (few * factor == parts) & (few >= -(1 << (bits - 1))) & (few < 1 << (bits - 1))
-        found = np.where(fits.all(axis=2), factor, found)
-    return found
+    # A multiplier divides all numbers of a block if it divides their greatest common divisor. Then their extremes decide.
+    divisor, low, high = np.gcd.reduce(parts, axis=2), parts.min(axis=2), parts.max(axis=2)
+    factors, limit = np.arange(1, MOST + 1)[:, None, None], 1 << (bits - 1)
+    fits = (divisor % factors == 0) & (low // factors >= -limit) & (high // factors < limit)
+    return np.where(fits.any(axis=0), fits.argmax(axis=0) + 1, 0)
 
 
 def smallest_bits_and_table_count(rows: Array) -> tuple[int, int] | None:
