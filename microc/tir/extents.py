@@ -414,6 +414,21 @@ def _find_extreme(op: str, values: Sequence[Any]) -> Any:
     return best
 
 
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape to which numpy broadcasts shapes whose extents may depend on sizes. Raise ValueError if there is none.
+
+    An extent that depends on sizes counts as more than 1: it must equal the others."""
+    rank = max(map(len, shapes), default=0)
+    result = []
+    for axis in range(rank):
+        column = [shape[axis - rank] for shape in shapes if axis - rank >= -len(shape)]
+        longer = [extent for extent in column if extent != 1]
+        if any(extent != longer[0] for extent in longer):
+            raise ValueError(f"shapes do not broadcast: {shapes}")
+        result.append(longer[0] if longer else 1)
+    return tuple(result)
+
+
 def divide_exactly(a: Any, b: Any) -> Any:
     """Return the floored quotient of integers. If it depends on sizes, return it only if it is exact, and else 0."""
     if not isinstance(a, Extent) and not isinstance(b, Extent):

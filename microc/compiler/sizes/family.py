@@ -23,7 +23,7 @@ from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
 from microc.tir.analysis.size_forms import FittedExtent, Point, RuleFitter, evaluate_at_sizes, fit_strided_rules
-from microc.tir.extents import Extent, SizeDomain
+from microc.tir.extents import DependsOnSize, Extent, SizeDomain
 from microc.tir.symbolic import evaluate_shape
 
 # ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
@@ -230,7 +230,8 @@ def derive_symbolic_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleF
     """Derive the network with symbolic sizes: its extents and attributes are extents (:mod:`microc.tir.extents`).
 
     ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
-    are used. Raises UnsupportedError if a number of a node follows no rule.
+    are used. Raises UnsupportedError if a number of a node follows no rule, or if the operators do not infer the shapes that
+    the rules give.
     """
 
     def derive_integer(values: Sequence[int], number_name: str, where: str) -> Any:
@@ -268,7 +269,37 @@ def derive_symbolic_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleF
         )
         for node, nodes_at_points in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
     )
-    return replace(largest, types={name: derive_type(name, kind) for name, kind in largest.types.items()}, nodes=nodes)
+    types = {name: derive_type(name, kind) for name, kind in largest.types.items()}
+    for node in nodes:
+        _prove_result_shapes(node, types)
+    return replace(largest, types=types, nodes=nodes)
+
+
+def _prove_result_shapes(node: Node, types: Mapping[str, TensorType]) -> None:
+    """Raise UnsupportedError unless the operator of a node infers the shapes of its results at all sizes.
+
+    The rules of shapes and attributes are fitted to a few sizes. The operator computes with extents, and extents are equal only
+    if they are equal at all sizes. So this also proves that attributes fit the operands: that a reshape keeps the number of
+    elements, and a slice is inside of its operand."""
+    definition = registry.get(node.op)
+    try:
+        inferred = definition.infer(
+            {**definition.defaults, **node.attrs}, [types[name] for name in node.inputs if name]
+        )
+    except (DependsOnSize, ModelError) as error:
+        raise _unproved_error(node, str(error)) from error
+    for name, result in zip(node.outputs, inferred, strict=False):
+        if name and result.shape != types[name].shape:
+            raise _unproved_error(
+                node, f"{name}: the operator infers {result.shape}, other sizes give {types[name].shape}"
+            )
+
+
+def _unproved_error(node: Node, reason: str) -> UnsupportedError:
+    """Create the UnsupportedError for a node whose results' shapes are not proved for all sizes."""
+    return UnsupportedError(
+        f"{node.op}: its shapes are not those of a rule at all sizes: {reason}", where=str(node.loc), hint=STEP_HINT
+    )
 
 
 def instantiate_graph(symbolic: Graph, sizes: Sizes) -> Graph:

@@ -22,6 +22,7 @@ from microc.ops.gradients.rules import (
 )
 from microc.ops.registry import Case, OpCall, OpDef, map_along_axes, map_broadcast, map_padding
 from microc.tir import ir
+from microc.tir.extents import broadcast_shapes
 from microc.tir.ir import Expr
 
 # ---- ``reverse``, ``mirror_pad``, ``broadcast_to``, ``triangle``; helpers for operators with indices.
@@ -141,7 +142,7 @@ def _make_mirror_pad_test_cases() -> Iterable[Case]:
 def _infer_broadcast_to_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = tuple(attrs["shape"])
     try:
-        fits = np.broadcast_shapes(types[0].shape, shape) == shape
+        fits = broadcast_shapes(types[0].shape, shape) == shape
     except ValueError:
         fits = False
     if not fits:

@@ -306,7 +306,7 @@ Negative indices count from the end; indices out of range select the nearest ele
 
 def _infer_reshape_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = tuple(attrs["shape"])
-    if min(shape, default=0) < 0 or prod(shape) != types[0].size:
+    if any(extent < 0 for extent in shape) or prod(shape) != types[0].size:
         raise ModelError(
             f"reshape: the shape has another number of elements than the data; got {shape}, expected {types[0].size} "
             f"elements as in {types[0].shape}"

@@ -45,6 +45,7 @@ from microc.ops.quantised.int16_functions import emit_shifted_scale
 from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
+from microc.tir.extents import broadcast_shapes
 from microc.tir.ir import Expr
 
 # ---- ``bit_cast``: the bits of every element read as another dtype of the same width. A bool is a byte, true if any bit is set.
@@ -131,7 +132,7 @@ COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
 def _broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the shape to which numpy broadcasts the operands; raise ModelError if there is none."""
     try:
-        return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
+        return broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = ", ".join(str(tensor_type.shape) for tensor_type in types)
         raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None
@@ -294,7 +295,7 @@ COMPARE_OPERATORS: tuple[OpDef, ...] = (
 def _infer_prelu_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, slope = types
     try:
-        shape = np.broadcast_shapes(data.shape, slope.shape)
+        shape = broadcast_shapes(data.shape, slope.shape)
     except ValueError:
         shape = ()
     if shape != data.shape or (data.dtype != slope.dtype and "float32" in (data.dtype, slope.dtype)):

@@ -44,6 +44,7 @@ from microc.ops.quantised.quantised_arithmetic import legalize_div
 from microc.ops.quantised.quantization import legalize_add, legalize_mul, legalize_sub
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
+from microc.tir.extents import broadcast_shapes
 from microc.tir.ir import Expr
 
 # ---------------------------------------------------------------- one operand
@@ -154,7 +155,7 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 def broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the shape to which numpy broadcasts the operands; raise ModelError if they do not broadcast."""
     try:
-        return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
+        return broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = " and ".join(str(tensor_type.shape) for tensor_type in types)
         raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None

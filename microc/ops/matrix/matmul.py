@@ -24,6 +24,7 @@ from microc.ops.matrix.gemm import build_matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
 from microc.tir import ir
+from microc.tir.extents import broadcast_shapes
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, COLUMNS, PATCH
 
@@ -72,7 +73,7 @@ def _infer_matmul_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     try:
         if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
             raise ValueError
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
+        batch = broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
         raise ModelError(f"matmul: shapes disagree; got {a} and {b}, expected (..., M, K) and (..., K, N)") from None
     return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
@@ -83,7 +84,7 @@ def _map_matmul_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> A
     ranks = [len(tensor_type.shape) for tensor_type in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
-    rank, shape = max(ranks), np.broadcast_shapes(*(tensor_type.shape[:-2] for tensor_type in types))
+    rank, shape = max(ranks), broadcast_shapes(*(tensor_type.shape[:-2] for tensor_type in types))
     leading = [
         map_broadcast(replace(tensor_type, shape=tensor_type.shape[:-2]), shape, rank - 2) for tensor_type in types
     ]

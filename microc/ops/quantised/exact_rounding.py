@@ -29,6 +29,7 @@ from microc.ops.constants import CheckedNode, make_zero_point_range_check, store
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
+from microc.tir.extents import broadcast_shapes
 
 # ---- Integer scaling that equals exact arithmetic with ties to even, proved at compile time for every operand.
 #
@@ -239,7 +240,7 @@ def _infer_half_even_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
             f"{', '.join(tensor_type.dtype for tensor_type in types)}, expected integers"
         )
     try:
-        shape = np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
+        shape = broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         raise ModelError(f"shapes do not broadcast; got {types[0].shape} and {types[1].shape}") from None
     return (TensorType(shape, attrs["out_dtype"]),)

@@ -65,6 +65,7 @@ from microc.ops.quantised.scaling import (
 )
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
+from microc.tir.extents import broadcast_shapes
 from microc.tir.ir import Expr
 
 # ---- Sums and products of quantised tensors in integers: qadd, qmul, and the legalisation of add, sub and mul to them.
@@ -79,7 +80,7 @@ _DEFAULTS: Mapping[str, Attr] = {"rounding": Multiplier.DOUBLE}
 
 def _infer_arithmetic_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     try:
-        shape = np.broadcast_shapes(types[0].shape, types[1].shape)
+        shape = broadcast_shapes(types[0].shape, types[1].shape)
     except ValueError:
         raise ModelError(f"shapes do not broadcast; got {types[0].shape} and {types[1].shape}") from None
     return (TensorType(shape, attrs["out_dtype"]),)
@@ -412,7 +413,7 @@ def _infer_qdiv_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
             f"{mantissas.shape} and {bits.shape}, expected int8 operands and two tables of shape (256,)"
         )
     try:
-        return (TensorType(np.broadcast_shapes(a.shape, b.shape), "int8"),)
+        return (TensorType(broadcast_shapes(a.shape, b.shape), "int8"),)
     except ValueError:
         raise ModelError(f"qdiv: shapes do not broadcast; got {a.shape} and {b.shape}") from None
 
