@@ -277,6 +277,16 @@ def test_a_core_of_ones_own(tmp_path: Path) -> None:
     assert "#if defined(ACME_DOT4)" in text and ".insn r 0x0b" in text and "acc_0_0 = dot4_i8(" in text
 
 
+def test_every_core_can_be_extended(tmp_path: Path) -> None:
+    """Also those whose sets have bodies of conversions that C calls by name."""
+    file = tmp_path / "cores.py"
+    file.write_text(
+        "from dataclasses import replace\nfrom microc.plugin import CORES, Plugin\n"
+        'PLUGIN = Plugin(cores=tuple(replace(core, name=f"my-{name}") for name, core in CORES.items()))\n'
+    )
+    microc.compile(digits.INT8, target="my-cortex-m4", plugins=file)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
