@@ -220,24 +220,32 @@ class NamedArguments:
 
     def integer(self, attribute_name: str) -> int:
         """Return an integer."""
-        return int(self.arguments[attribute_name])
+        return int(_require_number(attribute_name, self.arguments[attribute_name]))
 
     def integers(self, attribute_name: str) -> Ints:
         """Return a list of integers; a single integer as a list of one."""
         values = self.arguments[attribute_name]
-        return tuple(int(n) for n in (values if isinstance(values, Sequence) else (values,)))
+        is_list = isinstance(values, Sequence) and not isinstance(values, str)
+        return tuple(int(_require_number(attribute_name, n)) for n in (values if is_list else (values,)))
 
     def real(self, attribute_name: str) -> float:
         """Return a number as a float."""
-        return float(self.arguments[attribute_name])
+        return float(_require_number(attribute_name, self.arguments[attribute_name]))
 
     def reals(self, attribute_name: str) -> Floats:
         """Return a list of numbers as floats."""
-        return tuple(float(number) for number in self.arguments[attribute_name])
+        return tuple(float(_require_number(attribute_name, number)) for number in self.arguments[attribute_name])
 
     def text(self, attribute_name: str) -> str:
         """Return a text."""
         return str(self.arguments[attribute_name])
+
+
+def _require_number(attribute_name: str, value: Any) -> Any:
+    """Return ``value``; raise TypeError if it is no number, such as a text with digits, which ``int`` would convert."""
+    if not hasattr(value, "__int__"):
+        raise TypeError(f"{attribute_name}: got {value!r}, expected a number")
+    return value
 
 
 def expand_to_axes(values: Ints, axis_count: int) -> Ints:

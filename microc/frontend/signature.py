@@ -163,12 +163,19 @@ class DefaultBefore:
     value: Any
 
 
+_UNBOUNDED = (1 << 31) - 1
+"""Maximum of an attribute without an upper bound: that of an int32."""
+
+
 @frozen
 class Range:
     """Marker of an integer attribute of ``minimum`` to ``maximum``."""
 
     minimum: int = 0
-    maximum: int = (1 << 31) - 1
+    maximum: int = _UNBOUNDED
+
+    def __str__(self) -> str:
+        return f"at least {self.minimum}" if self.maximum == _UNBOUNDED else f"{self.minimum}..{self.maximum}"
 
 
 @frozen
@@ -330,7 +337,7 @@ class AttributeParameter:
         if self.choices and value not in self.choices:
             context.broken(f"{self.name} is {value!r}, expected {format_alternatives([*map(str, self.choices)])}")
         if self.range is not None and not self.range.minimum <= value <= self.range.maximum:
-            context.broken(f"{self.name} is {value}, expected {self.range.minimum}..{self.range.maximum}")
+            context.broken(f"{self.name} is {value}, expected {self.range}")
         if self.only is not None and value != self.only.value:
             got, expected = (int(v) if isinstance(v, bool) else v for v in (value, self.only.value))
             context.refuse(f"{self.name} is {got}, expected {expected}", self.only.hint)

@@ -278,10 +278,16 @@ def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], A
                     f"archive: got more than {MAX_STORED} bytes after decompression, expected at most {MAX_STORED}",
                     where=file_name,
                 )
-            config, weights = (
-                parse_model_json(archive.read(_FILE_CONFIG), f"{file_name} {_FILE_CONFIG}"),
-                archive.read(_FILE_WEIGHTS),
-            )
+            if missing := [name for name in (_FILE_CONFIG, _FILE_WEIGHTS) if name not in archive.namelist()]:
+                raise ModelError(
+                    f"the archive has no {missing[0]}; got {', '.join(archive.namelist()[:8]) or 'an empty archive'}",
+                    where=file_name,
+                    hint="save the model again: model.save('model.keras')",
+                )
+            where = f"{file_name} {_FILE_CONFIG}"
+            config, weights = parse_model_json(archive.read(_FILE_CONFIG), where), archive.read(_FILE_WEIGHTS)
+            if not isinstance(config, dict):
+                raise ModelError(f"the configuration: got {config!r:.40}, expected an object of JSON", where=where)
         return config, ArchiveWeights(open_hdf5(weights, file_name), file_name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error

@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.keras.context import Bias, ChannelsLast, LayerConverter, OpContext, present_if
 from microc.frontend.operator_context import expand_to_axes
-from microc.frontend.signature import Argument, ConverterTable, Ints, Matrix, Only, Rank, Value
+from microc.frontend.signature import Argument, ConverterTable, Ints, Matrix, Only, Range, Rank, Value
 from microc.graph.ir import Attr
 from microc.ops.recurrent.cells import STATES
 
@@ -121,7 +121,7 @@ def convert_permute(context: OpContext, x: Value, *, dims: Ints) -> Value:
 
 
 @CONVERTERS.register("RepeatVector")
-def convert_repeat_vector(context: OpContext, x: Matrix, *, n: int) -> Value:
+def convert_repeat_vector(context: OpContext, x: Matrix, *, n: Annotated[int, Range(1)]) -> Value:
     row = context.reshape(x, (x.shape[0], 1, x.shape[1]))
     return context.emit("concat", (row,) * n, {"axis": 1})
 

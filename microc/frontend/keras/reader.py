@@ -44,7 +44,7 @@ def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int
     try:
         return reader.read_graph(config, weights)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise ModelError(f"the configuration is broken: {error!r}", where=reader.builder.where) from error
+        raise _broken_configuration(error, reader.builder.where) from error
 
 
 def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeights]:
@@ -54,6 +54,13 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeigh
         return keras_file.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
     return keras_file.convert_keras2_config(config), weights
+
+
+def _broken_configuration(error: Exception, where: str) -> ModelError:
+    """Return the error for a configuration that lacks an entry, or has one of another type."""
+    what = f"the entry {error} is missing" if isinstance(error, KeyError) else str(error)
+    hint = "save the model again: model.save('model.keras')"
+    return ModelError(f"the configuration is broken: {what}", where=where, hint=hint)
 
 
 def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
@@ -67,7 +74,7 @@ def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[i
         shapes = shapes or {"input": config.get("build_config", {}).get("input_shape")}
         return {name: tuple(shape) for name, shape in shapes.items() if shape is not None}
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"the configuration is broken: {error!r}", where=file_name) from error
+        raise _broken_configuration(error, file_name) from error
 
 
 class _ModelReader:
@@ -226,11 +233,8 @@ class _ModelReader:
                     failed |= set() if results is not None else {(name, call)}
                 else:
                     rest.append((layer, call, inbound))
-            if len(rest) == len(pending):  # a pass without progress: the calls depend on each other
-                raise ModelError(
-                    "the layer's inputs depend on its own output, expected layers without a cycle",
-                    where=f"{self.file} {rest[0][0]['config']['name']}",
-                )
+            if len(rest) == len(pending):  # a pass without progress: the calls depend on each other, or on none
+                raise _unresolved_inputs(rest, f"{self.file} {rest[0][0]['config']['name']}")
             pending = rest
         # If the model returns a dictionary, its keys are the names of the outputs, unless it is nested. Outputs of layers that
         # could not be converted have no value.
@@ -303,6 +307,17 @@ def _list_tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
     if len(entries) == 3 and isinstance(entries[0], str):
         return [(entries[0], int(entries[1]), int(entries[2]))]
     return [key for entry in entries for key in _list_tensor_keys(entry)]
+
+
+def _unresolved_inputs(pending: Sequence[tuple[Mapping[str, Any], int, Any]], where: str) -> ModelError:
+    """Return the error for calls of layers whose operands no call computes. ``pending``: layers, numbers of their calls and
+    operands, as the configuration has them."""
+    calls = {(layer["config"]["name"], call) for layer, call, _ in pending}
+    needed = {key[:2] for _, _, inbound in pending for key in _list_operand_keys(inbound)}
+    for name, call in sorted(needed - calls):
+        what = f"the layer reads the output of call {call} of {name!r}, expected an output of a layer of the model"
+        return ModelError(what, where=where)
+    return ModelError("the layer's inputs depend on its own output, expected layers without a cycle", where=where)
 
 
 def _list_operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:

@@ -546,5 +546,7 @@ def _decode_operator(node_index: int, node_proto: Any, file_name: str) -> Operat
     inputs, outputs = (
         tuple(require_utf8_text(word, where) for word in words) for words in (node_proto.input, node_proto.output)
     )
-    attributes = Attributes(node_proto.attribute, f"{where} {label or next(iter(outputs), '')}")
-    return Operator(node_index, label, op_type, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)
+    domain = "" if domain == "ai.onnx" else domain
+    qualified_op_type = f"{domain}.{op_type}" if domain else op_type
+    attributes = Attributes(node_proto.attribute, f"{where} {label or next(iter(outputs), '')} ({qualified_op_type})")
+    return Operator(node_index, label, op_type, domain, inputs, outputs, attributes)

@@ -279,7 +279,7 @@ def _convert_by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -
     The estimator may be the last step of a pipeline of scalers. Return None if there is no formula for it."""
     where = type(estimator).__name__
     steps = [step for _, step in estimator.steps] if where == "Pipeline" else [estimator]
-    emit = find_output_emitter(steps[-1])
+    emit = find_output_emitter(steps[-1]) if steps else None
     if emit is None:
         return None
     builder = GraphBuilder(where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,6 +72,52 @@ def test_a_batch_of_rows() -> None:
     np.testing.assert_allclose(found, np.maximum(rows @ KERNEL + BIAS, 0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (
+            "elsewhere",
+            "the layer reads the output of call 0 of 'elsewhere', expected an output of a layer of the model",
+        ),
+        ("own", "the layer's inputs depend on its own output, expected layers without a cycle"),
+    ],
+)
+def test_operands_that_no_layer_computes(read: str, text: str) -> None:
+    entry = {"class_name": "__keras_tensor__", "config": {"keras_history": [read, 0, 0]}}
+    first = {"class_name": "InputLayer", "config": {"name": "x", "batch_shape": [None, 3]}, "inbound_nodes": []}
+    last = {**layer("ReLU"), "inbound_nodes": [{"args": [entry], "kwargs": {}}]}
+    ends = {"input_layers": ["x", 0, 0], "output_layers": ["own", 0, 0]}
+    config = {"class_name": "Functional", "config": {"name": "net", "layers": [first, last], **ends}}
+    data = archive([], {}, named=False)
+    with pytest.raises(ModelError, match=re.escape(text)):
+        reader.read_keras(replace_member(data, "config.json", json.dumps(config)), "by_hand.keras", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("config.json", "[1, 2]", r"the configuration: got \[1, 2\], expected an object of JSON"),
+        ("config.json", "{}", "the configuration is broken: the entry 'class_name' is missing"),
+        ("model.weights.h5", None, "the archive has no model.weights.h5; got metadata.json, config.json"),
+    ],
+)
+def test_broken_members(name: str, content: str | None, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        reader.read_keras(replace_member(archive([], {}, named=False), name, content), "by_hand.keras", {})
+
+
+def replace_member(data: bytes, name: str, content: str | None) -> bytes:
+    """The archive with another content of a member, or without it."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w") as new:
+        for member in old.namelist():
+            if member != name:
+                new.writestr(member, old.read(member))
+        if content is not None:
+            new.writestr(name, content)
+    return made.getvalue()
+
+
 def test_what_is_missing_or_unknown() -> None:
     with pytest.raises(ModelError, match="weights: got 0 arrays, expected 2"):
         reader.read_keras(archive([dense("first")], {}, named=False), "by_hand.keras", {})
@@ -107,8 +154,11 @@ def layer(class_name: str, **config: Any) -> dict[str, Any]:
         ),
         (layer("Normalization"), "the file contains no mean and variance"),
         (layer("Dot", axes=1), "got 1 operands, expected x, y"),
-        (layer("RepeatVector", n="many"), "the configuration is broken"),
-        (layer("RepeatVector"), "the configuration is broken: KeyError('n')"),
+        (layer("RepeatVector", n="many"), "the configuration is broken: n: got 'many', expected a number"),
+        (layer("RepeatVector"), "the configuration is broken: the entry 'n' is missing"),
+        (layer("RepeatVector", n=-3), "RepeatVector: n is -3, expected at least 1"),
+        (layer("Reshape", target_shape=[None, 3]), "target_shape: got None, expected a number"),
+        (layer("ReLU", max_value="6"), "max_value: got '6', expected a number"),
         (layer("TimeDistributed", layer=layer("Lambda")), "layer: Lambda is not supported"),
         (
             layer("Bidirectional", layer=layer("Dense"), merge_mode="sum"),

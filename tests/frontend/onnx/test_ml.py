@@ -276,3 +276,34 @@ def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None
     x = np.zeros((1, 4), np.float32)
     with pytest.raises(ModelError, match=said):
         onnx_reader.read_onnx(node("TreeEnsembleRegressor", x, 1, **{**stump, **change}).SerializeToString(), "m", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"vectors_per_class": [1]},
+            "got \\(1,\\), 2 and 1 numbers, expected a number of at least 0 for each of 2 classes",
+        ),
+        (
+            {"vectors_per_class": [3, -1]},
+            "expected a number of at least 0 for each of 2 classes, at least 2, and 2 and 1 numbers",
+        ),
+        ({"coefficients": [1.0]}, "got \\(1, 1\\), 1 and 1 numbers, .* and 2 and 1 numbers"),
+        ({"prob_a": [1.0]}, "prob_a, prob_b: got 1 and 0 numbers, expected 0 or 1"),
+    ],
+)
+def test_support_vectors_that_disagree(change: dict[str, Any], said: str) -> None:
+    machine = {
+        "classlabels_ints": [0, 1],
+        "vectors_per_class": [1, 1],
+        "coefficients": [1.0, -1.0],
+        "rho": [0.0],
+        "support_vectors": [1.0, 2.0, 3.0, 4.0],
+        "kernel_params": [1.0, 0.0, 3.0],
+        "kernel_type": "RBF",
+    }
+    made = node("SVMClassifier", np.zeros((1, 2), np.float32), 7, **{**machine, **change})
+    made.graph.node[0].output.append("scores")
+    with pytest.raises(ModelError, match=said):
+        onnx_reader.read_onnx(made.SerializeToString(), "m", {})

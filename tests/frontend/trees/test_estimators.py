@@ -132,8 +132,9 @@ def test_names_of_results() -> None:
     assert reader.read_estimator(tree.DecisionTreeClassifier().fit(x, y)).outputs == ("label", "probabilities")
     assert reader.read_estimator(svm.LinearSVC().fit(x, y)).outputs == ("label", "probabilities")
     assert reader.read_estimator(ensemble.IsolationForest(n_estimators=2).fit(x)).outputs == ("label", "scores")
-    with pytest.raises(ModelError, match="not fitted"):
-        reader.read_estimator(ensemble.IsolationForest())
+    for unfitted in (ensemble.IsolationForest(), pipeline.Pipeline([])):
+        with pytest.raises(ModelError, match="not fitted"):
+            reader.read_estimator(unfitted)
 
 
 def test_conversions_that_drop_parameters_are_refused() -> None:

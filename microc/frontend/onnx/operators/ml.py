@@ -86,10 +86,21 @@ def convert_svm_classifier(
         context.refuse(
             "vectors_per_class is missing, expected support vectors", "export the model as a LinearClassifier"
         )
-    vectors = _get_support_vectors(context, svm, sum(vectors_per_class), data.shape[1])
+    vector_count, pairs = sum(vectors_per_class), list(combinations(range(class_count), 2))
+    expected = (len(labels), (class_count - 1) * vector_count, len(pairs))
+    got = (class_count, len(svm.coefficients), len(svm.rho))
+    if class_count < 2 or min(vectors_per_class) < 0 or got != expected:
+        context.broken(
+            f"vectors_per_class, coefficients, rho: got {vectors_per_class}, {got[1]} and {got[2]} numbers, expected a "
+            f"number of at least 0 for each of {expected[0]} classes, at least 2, and {expected[1]} and {expected[2]} numbers"
+        )
+    if len(prob_a) != len(prob_b) or len(prob_a) not in (0, len(pairs)):
+        context.broken(
+            f"prob_a, prob_b: got {len(prob_a)} and {len(prob_b)} numbers, expected 0 or {len(pairs)}, one for each pair"
+        )
+    vectors = _get_support_vectors(context, svm, vector_count, data.shape[1])
     values = _emit_kernel_values(context, data, svm, vectors)
     weights = np.array(svm.coefficients, np.float32).reshape(class_count - 1, -1)
-    pairs = list(combinations(range(class_count), 2))
     rho = np.array(svm.rho, np.float32)
     decisions = _emit_dense(context, values, _compute_class_pair_weights(weights, vectors_per_class, pairs), rho)
     if class_count == 2 and prob_a:
