@@ -62,11 +62,6 @@ def is_vector(dtype: str) -> bool:
     return is_valid(dtype) and dtype_parts(dtype).lanes > 1 and nbytes(dtype) > 4
 
 
-def is_scalable(dtype: str) -> bool:
-    """Test whether ``dtype`` is a scalable vector dtype, whose number of lanes is known only at run time."""
-    return "vscale" in dtype
-
-
 def is_float(dtype: str) -> bool:
     """Test whether ``dtype`` is a float dtype, scalar or vector."""
     return dtype_parts(dtype).kind == "float"

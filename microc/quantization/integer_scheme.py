@@ -103,11 +103,6 @@ def quantise_array(reals: Array, quant: Quant, dtype: str) -> Array:
     return np.asarray(np.clip(steps, low, high), dtypes.to_numpy(dtype))
 
 
-def dequantise_array(stored: Array, quant: Quant) -> Array:
-    """Dequantise integers with a single scale and zero point."""
-    return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
-
-
 def fake_quantise(reals: Array, storage: Activation) -> Array:
     """Quantise ``reals`` with the dtype and quantisation of ``storage``, and dequantise the integers again."""
     low, high = dtypes.int_range(storage.dtype)

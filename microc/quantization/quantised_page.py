@@ -248,12 +248,6 @@ def list_frequent_confusions(classification: Mapping[str, Any]) -> list[tuple[in
     return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
 
 
-def select_noisiest_entries(report_entries: Sequence[Mapping[str, Any]], max_count: int) -> list[Mapping[str, Any]]:
-    """Return the ``max_count`` lines of a report with the lowest signal-to-noise ratios."""
-    known = [line for line in report_entries if line["decibels"] is not None]
-    return sorted(known, key=lambda line: float(line["decibels"]))[:max_count]
-
-
 # ---- The report as a single HTML page, in the style of the page of ``microc profile``.
 
 _MAX_DRAWN_CLASSES = 32

@@ -257,6 +257,13 @@ class OpContext(OperatorContext):
         self.write_node_with_outputs(op, inputs, attrs, (name,), (like,))
         return self.look_up(name)
 
+    def emit_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> list[Value]:
+        """Append a node with several intermediate results, whose types are inferred; return them."""
+        types = self.infer_types(op, inputs, attrs)
+        names = [self.builder.file.reserve_name(f"{self.loc.name}_{op}") for _ in types]
+        self.write_node_with_outputs(op, inputs, attrs, names, types)
+        return [self.look_up(name) for name in names]
+
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> Value:
         """Append the node that computes output ``position`` of the operator; return the output.
 

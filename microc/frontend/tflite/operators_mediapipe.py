@@ -73,7 +73,7 @@ def _emit_suppression(
         context.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
     operands = (_sort_corners(context, boxes), scores)
-    return _emit_suppress_or_topk(context, "suppress", operands, {**attrs, "overlap_inclusive": True})
+    return context.emit_all("suppress", operands, {**attrs, "overlap_inclusive": True})
 
 
 def _sort_corners(context: OpContext, boxes: Value) -> Value:
@@ -81,17 +81,6 @@ def _sort_corners(context: OpContext, boxes: Value) -> Value:
     corners = [context.slice_axis(boxes, 1, first, first + 2) for first in (0, 2)]
     ends = [context.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
     return context.reshape(context.emit("concat", ends, {"axis": 1}), (boxes.shape[0], 4))
-
-
-def _emit_suppress_or_topk(
-    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]
-) -> list[Value]:
-    """Append a node of ``suppress`` or ``topk``; return its three or two results."""
-    count = 3 if op == "suppress" else 2
-    names = [context.builder.file.reserve_name(f"{context.loc.name}_{op}") for _ in range(count)]
-    types = context.infer_types(op, inputs, attrs)
-    context.write_node_with_outputs(op, inputs, attrs, names, types)
-    return [context.look_up(name) for name in names]
 
 
 # ---------------------------------------------------------------- TFLite_Detection_PostProcess
@@ -197,10 +186,10 @@ def _emit_fast_nms(context: OpContext, boxes: Value, scores: Value, options: _De
     Every kept box is listed ``classes_per_box`` times in the results, once for each of its best classes."""
     classes_per_box, rows = options.classes_per_box, boxes.shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
-    values, classes = _emit_suppress_or_topk(context, "topk", (scores,), top)
+    values, classes = context.emit_all("topk", (scores,), top)
     best = context.reshape(context.slice_axis(values, 1, 0, 1), (rows,))
-    indices, _, count = _emit_suppress_or_topk(
-        context, "suppress", (boxes, best), _suppression_attributes(options, options.max_detections)
+    indices, _, count = context.emit_all(
+        "suppress", (boxes, best), _suppression_attributes(options, options.max_detections)
     )
     rowwise = [context.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
     if classes_per_box > 1:
@@ -546,10 +535,7 @@ def _emit_window_argmax(context: OpContext, data: Value, attrs: Mapping[str, Att
     first."""
     attrs = {**attrs, "column_major": False}
     planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
-    names = [context.builder.file.reserve_name(f"{context.loc.name}_window") for _ in range(2)]
-    types = context.infer_types("window_argmax", (planes,), attrs)
-    context.write_node_with_outputs("window_argmax", (planes,), attrs, names, types)
-    return [context.look_up(name) for name in names]
+    return context.emit_all("window_argmax", (planes,), attrs)
 
 
 @CONVERTERS.register("CUSTOM:MaxUnpooling2D", dtypes=FLOAT)

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.builder import OnnxGraphBuilder
 from microc.frontend.onnx.context import ConverterTable, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
 from microc.frontend.onnx.operators.shape import concat_along_axis
 from microc.frontend.signature import Ints, Subgraph, Value
-from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops import registry
+from microc.graph.ir import Attr, Graph, TensorType
 from microc.ops.control import UNBOUNDED
 
 CONVERTERS = ConverterTable()
@@ -121,18 +119,6 @@ class SubgraphBuilder:
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
 
 
-def append_node_with_outputs(
-    context: OpContext, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
-) -> None:
-    """Append a node with several results, named ``output_names``, to the graph of ``context``."""
-    definition = registry.get(op)
-    attrs = {**definition.defaults, **attrs}
-    kinds = infer_types(op, attrs, [context.type(name) for name in input_names], context.where)
-    for name, kind in zip(output_names, kinds, strict=True):
-        context.builder.define_value(name, kind, context.where)
-    context.builder.nodes.append(Node(op, tuple(map(str, input_names)), tuple(output_names), attrs, context.loc))
-
-
 def reshape_to_scalar(context: OpContext, value_name: str) -> Value:
     """Reshape a value of one element to shape (); return the result."""
     value = context.look_up(value_name)
@@ -192,9 +178,7 @@ def convert_if(context: OpContext, cond: Value, *, then_branch: Subgraph, else_b
         context.refuse(what, hint)
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.finish_graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
-    append_node_with_outputs(
-        context, "branch", (cond, *captured), graphs, _complete_output_names(context, len(kinds[0]))
-    )
+    context.write_node_with_outputs("branch", (cond, *captured), graphs, _complete_output_names(context, len(kinds[0])))
 
 
 def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
@@ -338,8 +322,8 @@ class _LoopEmitter:
             + [outputs[k] for k in moving]
             + outputs[len(names) :]
         )
-        append_node_with_outputs(
-            context, "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results
+        context.write_node_with_outputs(
+            "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results
         )
         for k in fixed:
             context.result_alias(self.initial_value_names[k], k)
@@ -487,7 +471,7 @@ def _emit_scan(
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.finish_graph(builder.captured)}
-    append_node_with_outputs(context, "loop", (*value_names, *builder.captured), attrs, results)
+    context.write_node_with_outputs("loop", (*value_names, *builder.captured), attrs, results)
     for k, (axis, is_reversed) in enumerate(zip(axes.output_axes, axes.output_directions, strict=True), carried):
         results[k] = _move_stacked_axis(context, results[k], axis, is_reversed)
     return results
