@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from microc.base.immutable import Registry
-from microc.isa.arm import ARM
+from microc.isa.arm import ARM, ARMV6
 from microc.isa.arm_neon import AARCH64, ARMV7A
 from microc.isa.instruction_set import (
     Body,
@@ -35,7 +35,7 @@ from microc.isa.vocabulary.scalar_words import NATURAL
 from microc.isa.x86 import X86
 
 FAMILIES: Registry[Family] = Registry(
-    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARMV7A, ARM, AVR, XTENSA, RISCV, WASM)}
+    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARMV7A, ARMV6, ARM, AVR, XTENSA, RISCV, WASM)}
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arm Cortex-M cores: word accesses, saturation, DSP instructions, half precision."""
+"""Arm's Cortex-M cores, and the ARM1176: word accesses, saturation, DSP instructions, half precision."""
 
 from __future__ import annotations
 
@@ -278,4 +278,44 @@ ARM = Family(
     ),
     UNSCHEDULED,
     flags=("unroll-loops", "no-gcse", "no-gcse,unroll-loops", "no-tree-loop-im", "Os"),
+)
+
+
+# ---- ARM1176JZF-S, an Armv6 application core, as in the Raspberry Pi 1 and Zero with Linux of 32 bits
+#
+# It runs Arm instructions: its Thumb has neither these DSP instructions nor the FPU. VFPv2 has no fused multiply-add. LDRD
+# wants registers with neighbouring numbers, the first one even, which no constraint of gcc's asm statements can ask for.
+
+_ARMV6_DSP = InstructionSet(
+    "Armv6 DSP",
+    "defined(__ARM_FEATURE_SIMD32) && __ARM_FEATURE_SIMD32",
+    {name: body for name, body in ARM_DSP.bodies.items() if body is not _LOADED},
+    ARM_DSP.features,
+)
+_VFP2 = replace(ARM_FLOAT, name="VFPv2", features=frozenset({"fpu"}))
+_ARM11_DIVISION = 112.0
+"""Instructions of a division, a call of libgcc. Measured with gcc 12.2 and counted by QEMU, for random dividends of 25 to 32
+bits and divisors of at most 16."""
+_ARM11 = Costs(
+    13, 30, 255, _WIDE | {"indexed"}, 4.0, {**LIBRARY, "divide": _ARM11_DIVISION},
+    {"divide": _ARM11_DIVISION, "multiply": 2.0, "multiply_long": 3.0, "float_divide": 15.0}, advance=255,
+)  # fmt: skip
+"""Costs by LLVM's model of the ARM1176 (``ARMScheduleV6.td``), which is from the core's reference manual, without latencies and
+caches. They were not measured. The offset is that of loads of signed bytes and halfwords; words and unsigned bytes reach 4095."""
+
+ARMV6 = Family(
+    "armv6",
+    (
+        Core(
+            "arm1176",
+            "armv6",
+            _ARM11,
+            (*_V7M, _VFP2, _ARMV6_DSP),
+            frozenset({"mul64"}),
+            machine="-mcpu=arm1176jzf-s -mfpu=vfp -mfloat-abi=hard -marm -munaligned-access",
+        ),
+    ),
+    UNSCHEDULED,
+    threads=True,
+    computers=("armv6l",),
 )

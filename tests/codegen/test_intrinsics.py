@@ -12,7 +12,7 @@ import pytest
 from microc.base.dtypes import Array, c_name, to_numpy
 from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
-from microc.isa import SCALAR, TENSOR
+from microc.isa import CORES, SCALAR, TENSOR
 from microc.isa.instruction_set import ANY
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Value
@@ -21,6 +21,9 @@ from microc.tir import ir
 from microc.tir.interp import execute
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
 from tests.device.smoke import needs
+from tests.emulated.functions import emulated
+from tests.emulated.machines import MACHINES
+from tests.support.native import call
 
 COUNT = 257
 NAMES = [
@@ -134,6 +137,20 @@ def test_instructions(cpu: str, name: str, flags: tuple[str, ...], tmp_path: Pat
     source = tmp_path / "intrinsics.c"
     source.write_text(program(cpu))
     on_board(load_board(name), source, tmp_path, flags, wanted())
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_instructions_of_armv6(compiler: str, tmp_path: Path) -> None:
+    """Those of the Cortex-M4 as Arm instructions, by qemu-arm."""
+    names = [name for name in NAMES if name in CORES["arm1176"].has]
+    assert {"dot2", "high_mac_round", "widen_less_i8x4", "nearest_i32", "load_i8x4"} <= set(names)
+    machine = MACHINES["arm1176"]
+    with emulated([function(name) for name in names], tmp_path, "-O2", machine=machine, compiler=compiler) as calls:
+        for name in names:
+            want = wanted()[name]
+            got = call(calls, function(name), [*operands(name), np.zeros_like(want)])
+            np.testing.assert_array_equal(got[-1], want, err_msg=name)
 
 
 @pytest.mark.parametrize("name", TENSOR)

@@ -25,14 +25,15 @@ from tests.support.campaign import everything
 from tests.support.native import UNDEFINED, Calls, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
-OTHERS = sorted({machine.cpu for machine in MACHINES.values()})
+MACHINES_WITH_VECTORS = {name: machine for name, machine in MACHINES.items() if CORES[machine.cpu].lanes}
+OTHERS = sorted({machine.cpu for machine in MACHINES_WITH_VECTORS.values()})
 HERE = [name for name in UNITS if name not in OTHERS]
 COUNT, REACH = 24, 400
 RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in SUFFIXES.values()}
 SCALABLE_WORDS = {word.name for word in SCALABLE if word.lanes}
 BUILDS = [
     (name, compiler)
-    for number, (name, machine) in enumerate(MACHINES.items())
+    for number, (name, machine) in enumerate(MACHINES_WITH_VECTORS.items())
     for position, compiler in enumerate(machine.compilers)
     if everything() or position == number % len(machine.compilers)
 ]
