@@ -137,6 +137,21 @@ HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'
         (HEAD + "    a[0] = T.address_of(a[0], size=3)\n", 3, "unknown keyword argument; got size"),
         (HEAD + "    T.func_attr({1: 2})\n    pass\n", 3, "string literal"),
         (HEAD + "    if a[0]:\n        pass\n", 3, "expected bool"),
+        (
+            HEAD + "    for i in T.serial(4, annotations={'lanes': 'foo'}):\n        pass\n",
+            3,
+            "got 'foo', expected a number",
+        ),
+        (
+            HEAD + "    for i in T.serial(4, annotations={'lanes': 'i8x0'}):\n        pass\n",
+            3,
+            "got 'i8x0', expected a number",
+        ),
+        (
+            HEAD + "    for i in T.vectorized(4, annotations={'lanes': 0}):\n        pass\n",
+            3,
+            "got 0, expected a number",
+        ),
         (HEAD + "    a[0] = " + "(" * 300 + "1" + ")" * 300 + "\n", 3, "malformed"),
         ("\0", 1, "malformed"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
+from microc.tir.names import LANES, parse_lanes
 from microc.tir.rewrite import accesses_of, free_vars, substitute_stmt, walk_stmt
 from microc.tir.text.parse_expressions import (
     CallParts,
@@ -56,6 +57,19 @@ def _read_annotations(node: ast.expr) -> Annotations:
             case _:
                 pairs.append((read_string_literal(key), read_integer_literal(value)))
     return tuple(pairs)
+
+
+def _read_loop_annotations(node: ast.expr) -> Annotations:
+    """Return the annotations of a loop. ModelError if it has lanes that do not exist."""
+    notes = _read_annotations(node)
+    lanes = dict(notes).get(LANES, 1)
+    if (lanes < 1) if isinstance(lanes, int) else parse_lanes(lanes) is None:
+        raise_parse_error(
+            node,
+            f"annotation {LANES!r} of a loop: got {lanes!r}, expected a number of lanes or their name",
+            "write the number of iterations that run side by side, such as 4, or dtype and number, such as 'i16x4'",
+        )
+    return notes
 
 
 def _read_thread_axis(parts: CallParts) -> str:
@@ -291,7 +305,7 @@ class NameScope(ExprReader):
             )
         parts.check_arguments(1, 2, "dtype", "annotations", *(["thread"] if word == THREAD_BINDING else []))
         dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
-        notes = _read_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
+        notes = _read_loop_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(read_target_name(target), dtype)
         first = self.read_loop_extent(parts.args[0], dtype) if len(parts.args) == 2 else ir.const(0, dtype)
         extent = self.read_loop_extent(parts.args[-1], dtype)
