@@ -23,7 +23,17 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.run.desktop.load import build_library
 from microc.target import target_for
-from tests.compiler.sizes.test_family import mlp
+from tests.compiler.sizes.test_family import (
+    controlled,
+    image,
+    inputs_of,
+    mlp,
+    open_means,
+    quantised_image,
+    saved,
+    sequence,
+    several,
+)
 from tests.compiler.test_attention import network as attention
 from tests.support import digits
 from tests.support.campaign import everything
@@ -90,6 +100,58 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
         else:
             np.testing.assert_array_equal(found, wanted)
+
+
+OPEN_NETWORKS: Mapping[str, tuple[Callable[[], Any], dict[str, int]]] = {
+    "mlp": (mlp, {"batch": 20}),
+    "sequence": (sequence, {"seq": 700}),
+    "image": (image, {"height": 24, "width": 30}),
+    "means": (lambda: open_means("INT8"), {"x:1": 20, "x:2": 9}),
+    "loop": (controlled, {"seq": 12}),
+    "quantised": (quantised_image, {"x:0": 3}),
+}
+OPEN_DRAWS = 100 if everything() else 8
+
+
+@pytest.mark.parametrize("seed", range(OPEN_DRAWS))
+def test_limits_hold_together_with_open_sizes(seed: int, tmp_path: Path) -> None:
+    """At sizes that are drawn, too, limited code computes what code without limits does."""
+    dice = np.random.default_rng(seed)
+    name, core = str(dice.choice(list(OPEN_NETWORKS))), target_for(str(dice.choice(CORES)))
+    make, bounds = OPEN_NETWORKS[name]
+    path = saved(make(), tmp_path)
+    options: dict[str, Any] = {
+        "bounds": bounds,
+        "optimize": str(dice.choice(["speed", "balanced", "size"])),
+        "io_in_arena": bool(dice.integers(2)),
+    }
+    free = compile_model(path, core, make_options(**options))
+    least = {"ram": arena_bytes(free), "flash": flash_bytes(free)}
+    limits = {kind: max(1, int(dice.uniform(0.6, 1.2) * least[kind])) for kind in least if dice.random() < 0.6}
+    board = {kind: int(dice.uniform(0.6, 1.3) * least[kind]) if dice.random() < 0.3 else 0 for kind in least}
+    try:
+        within = compile_model(path, core, make_options(**options, **limits), capacity=BoardCapacity(**board))
+    except FitError as error:
+        assert error.hint
+        return
+    assert "ram" not in limits or arena_bytes(within) <= limits["ram"]
+    assert (
+        "flash" not in limits
+        or flash_bytes(within) <= limits["flash"]
+        or not is_over_for_certain(within, limits["flash"])
+    )
+    plain, small = (build_library(shared_files(module, microc.__version__)) for module in (free, within))
+    for _ in range(3):
+        sizes = {
+            size["name"]: int(dice.integers(size["minimum"], size["maximum"], endpoint=True))
+            for size in plain.manifest["sizes"]
+        }
+        arrays = inputs_of(plain, sizes)
+        for found, wanted in zip(several(small(*arrays)), several(plain(*arrays)), strict=True):
+            if found.dtype.kind == "f":
+                np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
+            else:
+                np.testing.assert_array_equal(found, wanted)
 
 
 def is_over_for_certain(module: Module, limit: int) -> bool:
