@@ -95,7 +95,8 @@ def check_source(sdist: Path, wheel: Path) -> None:
     """Build a wheel of the source distribution, in another folder, and compare it with the wheel. Raise CheckError if it has
     other files or bytes."""
     with tempfile.TemporaryDirectory() as place, tarfile.open(sdist) as archive:
-        archive.extractall(place, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have no filters
+        archive.extractall(place)
         again, _ = build(Path(place) / "dist", next(Path(place).iterdir()))
         with zipfile.ZipFile(again) as new, zipfile.ZipFile(wheel) as old:
             difference = set(new.namelist()) ^ set(old.namelist())

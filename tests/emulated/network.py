@@ -39,7 +39,8 @@ def network(
 ) -> Iterator[Callable[..., list[Array]]]:
     """What runs a network that was compiled for a machine's core there, in its instructions: inputs to outputs."""
     with tarfile.open(library.export_library(folder / "library.tar")) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have no filters
+        archive.extractall(folder)
     (folder / "calls.c").write_text(_CALLS.format(entry=ENTRY, inputs=len(library.inputs)))
     sources = [folder / name for name in ("calls.c", *SOURCES)]
     if not all(machine.runs(source.read_text()) for source in sources):
