@@ -176,6 +176,8 @@ class ExprPrinter:
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
         """Print an expression. Return the text and the precedence of its outermost operator."""
         match expr:
+            case ir.Bin():
+                return self._print_binary(expr)
             case ir.Const(value, dtype):
                 text = self.print_literal(value, dtype)
                 return text, _PREFIX_PRECEDENCE if text.startswith(("-", "(")) else _PRIMARY_PRECEDENCE
@@ -206,8 +208,6 @@ class ExprPrinter:
                 return self._print_reinterpret(dtype, a)
             case ir.Call(name, args):
                 return self._print_call(name, args), _PRIMARY_PRECEDENCE
-            case ir.Bin():
-                return self._print_binary(expr)
             case _:
                 raise InternalError(f"expression {type(expr).__name__}: the printer of C has no case for this type")
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from operator import is_
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -472,7 +473,9 @@ def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
 def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
     match stmt:
         case ir.Store(buffer, indices, value):
-            return ir.Store(buffer, tuple([context.simplify(i) for i in indices]), context.simplify(value))
+            places, stored = tuple([context.simplify(i) for i in indices]), context.simplify(value)
+            same = stored is value and all(map(is_, places, indices))
+            return stmt if same else ir.Store(buffer, places, stored)  # the same statement keeps its memoised facts
         case ir.For():
             return _simplify_loop(stmt, context)
         case ir.If(condition, then, otherwise):
@@ -541,11 +544,12 @@ def _simplify_loop(loop: ir.For, context: Simplifier) -> Stmt:
     extent = context.simplify(loop.extent)
     if isinstance(extent, ir.Const) and is_at_most(extent.value, 0):
         return _EMPTY
-    loop = ir.For(loop.var, extent, loop.body, loop.kind, loop.annotations)
+    if extent is not loop.extent:
+        loop = ir.For(loop.var, extent, loop.body, loop.kind, loop.annotations)
     body = _simplify_statement(loop.body, loop_context(loop, context))
     if body == _EMPTY or ir.int_value(extent) == 1:
         return body
-    return ir.For(loop.var, extent, body, loop.kind, loop.annotations)
+    return loop if body is loop.body else ir.For(loop.var, extent, body, loop.kind, loop.annotations)
 
 
 def _simplify_branch(condition: Expr, then: Stmt, otherwise: Stmt | None, context: Simplifier) -> Stmt:

@@ -190,6 +190,7 @@ class _ValueSharing:
 
         Returns the let statements of new variables, followed by the statement."""
         lets: list[ir.Let] = []
+        stored = stmt
 
         def replace(expr: ir.Expr) -> ir.Expr:
             facts = self.known.facts_of(expr)
@@ -210,11 +211,15 @@ class _ValueSharing:
 
         match stmt:
             case ir.Store(buffer, indices, value):
-                stored: ir.Stmt = ir.Store(buffer, indices, replace(value))
+                shared = replace(value)
+                if shared is not value:  # the same statement keeps its memoised facts
+                    stored = ir.Store(buffer, indices, shared)
             case ir.Evaluate(value):
-                stored = ir.Evaluate(_map_always_evaluated_operands(value, replace))
+                shared = _map_always_evaluated_operands(value, replace)
+                if shared is not value:
+                    stored = ir.Evaluate(shared)
             case _:
-                stored = stmt
+                pass
         return [*_sort_by_address(lets), stored]
 
     def count_values(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
