@@ -172,6 +172,7 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
         "v = i does not take every value of 0..3",
     ),
     "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not take every value of"),
+    "no iterations": (ir.loops(nest(4, 0), block((V, 4, I), (W, 1, J))), "loop j has no iterations"),
     "diagonal": (ir.loops(nest(4), block((V, 4, I), (W, 8, I))), "no independent mixed-radix digit"),
     "overlapping digits": (ir.loops(nest(16), block((V, 4, I // 4), (W, 8, I // 2))), "share the same part"),
     "predicate that cuts": (
@@ -274,6 +275,33 @@ def f(x: T.Buffer((3, 3), "int8"), y: T.Buffer((3, 3), "int8")):
             vj = T.axis.spatial(3, ({divisor}) % 3)
             T.where(a * 4 + b < 9)
             y[vi, vj] = x[vi, vj]
+""")
+    if covers:
+        verify(func)
+    else:
+        with pytest.raises(InternalError, match="do not provably cover"):
+            verify(func)
+
+
+@pytest.mark.parametrize(
+    ("guards", "covers"),
+    [
+        ("a * 3 + b * 2 + c < 8 and b * 2 + c < 3", True),
+        ("a * 3 + b * 2 + c < 8 and b * 2 + c < 2", False),
+        ("a * 3 + b * 2 + c < 8 and b + c * 2 < 3", False),
+        ("a * 3 + b * 2 + c < 7 and b * 2 + c < 3", False),
+    ],
+)
+def test_loops_with_a_tail_are_split_again(guards: str, covers: bool) -> None:
+    """8 values in threes, of which each is 2 by 2: what the inner guard leaves is the variable before the second split."""
+    func = from_text(f"""
+@T.prim_func
+def f(x: T.Buffer((8,), "int8"), y: T.Buffer((8,), "int8")):
+    for a, b, c in T.grid(3, 2, 2):
+        with T.block("y"):
+            v = T.axis.spatial(8, a * 3 + b * 2 + c)
+            T.where({guards})
+            y[v] = x[v]
 """)
     if covers:
         verify(func)

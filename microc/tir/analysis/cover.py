@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,21 +56,32 @@ def explain_incomplete_coverage(block: ir.Block, outer_loops_and_conditions: Seq
         high = Simplifier(bounds).range_of(loop.extent)[1]
         if not isinstance(high, int):
             return f"loop {loop.var.name} has no known extent"
+        if high == 0 and all(i.extent for i in block.iters):
+            return f"loop {loop.var.name} has no iterations"
         bounds[loop.var] = (0, largest(high - 1, 0))
         conditions += conditions_below_extent(loop.var, loop.extent)
     try:
-        if excluded := _explain_excluding_condition(block, bounds, conditions):
-            return excluded
-        uncovered = _CoverageProof(bounds).explain_uncovered_binding(block)
-        if uncovered and (named := _name_dividends(block, bounds)) is not None:
-            return _CoverageProof(named[1]).explain_uncovered_binding(named[0])
-        return uncovered
+        reason = _explain_missing_instances(block, bounds, conditions)
+        named = _name_bounded_sums(block, bounds, conditions) if reason else None
+        return reason if named is None or _explain_missing_instances(*named) else ""
     except Int32Overflow:
         return "a number in the bindings does not fit int32"
 
 
+def _explain_missing_instances(
+    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: Sequence[ir.Expr]
+) -> str:
+    """Return the reason why loops may not cover the domain of a block under conditions; an empty string if they do."""
+    if excluded := _explain_excluding_condition(block, bounds, conditions):
+        return excluded
+    uncovered = _CoverageProof(bounds).explain_uncovered_binding(block)
+    if uncovered and (named := _name_dividends(block, bounds)) is not None:
+        return _CoverageProof(named[1]).explain_uncovered_binding(named[0])
+    return uncovered
+
+
 def _explain_excluding_condition(
-    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]
+    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: Sequence[ir.Expr]
 ) -> str:
     """Return the reason why a condition may exclude instances of a block; an empty string if it excludes none."""
     inside = Simplifier(bounds)
@@ -81,6 +92,84 @@ def _explain_excluding_condition(
         if inside.simplify(condition) != simplification.TRUE:
             return f"the condition {format_expr(condition)} may exclude instances"
     return ""
+
+
+def _name_bounded_sums(
+    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: Sequence[ir.Expr]
+) -> tuple[ir.Block, dict[ir.Var, tuple[int, int]], list[ir.Expr]] | None:
+    """Return a block, bounds and conditions with a variable in place of every sum of loops that a condition bounds; None if
+    there is no such sum.
+
+    A loop that was split with a guarded tail and split again is ``a * 2 + b < 3``: the sum takes the values 0 to 2, like the
+    variable of the loop before the second split. It is replaced if it takes all values from 0, and if its loops occur in
+    bindings and other conditions as multiples of the sum alone."""
+    bindings = [i.binding for i in block.iters]
+    pending = [part for condition in conditions for part in ir.conjuncts(condition)]
+    replaced_any = False
+    while sums := [
+        (form, k) for k, part in enumerate(pending) if (form := _match_bounded_sum(part, bounds)) is not None
+    ]:
+        for (terms, length), k in sorted(
+            sums, key=lambda found: len(found[0][0])
+        ):  # sums inside of other sums come first
+            name = ir.Var(f"sum_{len(bounds)}")
+            others = pending[:k] + pending[k + 1 :]
+            found = [_replace_sum(each, terms, name) for each in (*bindings, *others)]
+            replaced = [each for each in found if each is not None]
+            if len(replaced) == len(found):
+                bindings, pending = replaced[: len(bindings)], replaced[len(bindings) :]
+                bounds = {**bounds, name: (0, length - 1)}
+                replaced_any = True
+                break
+        else:
+            break
+    iters = tuple(replace(i, binding=binding) for i, binding in zip(block.iters, bindings, strict=True))
+    return (replace(block, iters=iters), bounds, pending) if replaced_any else None
+
+
+def _match_bounded_sum(
+    condition: ir.Expr, bounds: Mapping[ir.Var, tuple[int, int]]
+) -> tuple[dict[ir.Var, int], int] | None:
+    """Match ``sum < limit``, where a sum of multiples of loops takes all values from 0 on.
+
+    Return the coefficients by loop, and the number of values below the limit."""
+    match condition:
+        case ir.Bin("lt", sum_, ir.Const(int(limit))) if sum_.dtype == "int32" and limit > 0:
+            form = Simplifier(bounds).linear_form(sum_)
+        case _:
+            return None
+    terms = {atom.expr: k for atom, k in form.terms.items() if isinstance(atom.expr, ir.Var) and atom.expr in bounds}
+    if form.const or not terms or len(terms) < len(form.terms):
+        return None
+    extents = {atom: bounds[loop][1] + 1 for atom, loop in zip(form.terms, terms, strict=True)}
+    start, length = _covered_start_and_length(form, extents)
+    return (terms, min(length, limit)) if start == 0 and isinstance(length, int) else None
+
+
+def _replace_sum(expr: ir.Expr, terms: Mapping[ir.Var, int], name: ir.Var) -> ir.Expr | None:
+    """Return an index or a comparison with ``name`` in place of the sum of ``terms``, coefficients by loop; None if a loop
+    occurs otherwise than as a multiple of the sum."""
+    if free_vars(expr).isdisjoint(terms):
+        return expr
+    if isinstance(expr, ir.Bin) and expr.op in ("lt", "ge", "floordiv", "floormod"):
+        left = _replace_sum(expr.a, terms, name)
+        return None if left is None or not free_vars(expr.b).isdisjoint(terms) else ir.Bin(expr.op, left, expr.b)
+    if expr.dtype != "int32":
+        return None
+    found, offset = linear(expr)
+    if expr in found and expr not in terms:  # neither a sum nor a quotient
+        return None
+    loop, coefficient = next(iter(terms.items()))
+    multiple = found.get(loop, 0) // coefficient
+    if any(found.get(each, 0) != k * multiple for each, k in terms.items()):
+        return None
+    rest = [(_replace_sum(part, terms, name), k) for part, k in found.items() if part not in terms]
+    result: ir.Expr = name * multiple + offset
+    for part, k in rest:
+        if part is None:
+            return None
+        result = result + part * k
+    return result
 
 
 def _name_dividends(
