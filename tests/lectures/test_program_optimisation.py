@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches over a space of one's own: MLC course, "Automatic Program Optimization" (``sample_perfect_tile``, ``tune_tir``)."""
 
+import pytest
+
 from microc import Schedule, ScheduleRule, tir
+from microc.errors import ProgramError
 from microc.tuning.tune import describe_search_spaces
 
 MM = tir.module_from_text("""
@@ -32,3 +35,10 @@ def test_a_rule_that_stands_alone_is_the_space() -> None:
     assert space["points"] == 3 and space["decisions"]["rule"] == ["tiles"]
     (beside,) = describe_search_spaces(MM, board="mps2-an386", schedules=[ScheduleRule("tiles", tiles)])
     assert beside["points"] > 3
+
+
+@pytest.mark.parametrize("result", [5, [1], MM])
+def test_a_rule_returns_schedules(result: object) -> None:
+    rule = ScheduleRule("wrong", lambda schedule, op, target: result)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ProgramError, match=r"schedule rule wrong: the result is no schedule(.|\n)*return the schedule"):
+        describe_search_spaces(MM, board="mps2-an386", schedules=[rule])

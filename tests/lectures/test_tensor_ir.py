@@ -40,6 +40,7 @@ STEPS: dict[str, Callable[[Schedule], Schedule]] = {
         .decompose_reduction("Y", "k")
         .vectorize("j_1")
     ),
+    "tails of tails": lambda s: s.fuse("i_C", "j_C").split("i_C_j_C", (None, 7)).split("i_C_j_C_1", (None, 2, 2)),
     "fused tails": lambda s: s.fuse("i_C", "j_C").split("i_C_j_C", (None, 7)).unroll("i_C_j_C_1"),
     "parallel tiles": lambda s: (
         s.tile("i", "j", 4, 4)
@@ -155,3 +156,70 @@ def f(A: T.Buffer((30, 20), "float32"), B: T.Buffer((30, 20), "float32"), C: T.B
     c = np.empty((30, 20), np.float32)
     tir.run(fused.split("i_j", (None, 60)).reverse_compute_at("C", "i_j_0").func, [a, b, c])
     np.testing.assert_allclose(c, a * 2 + b + 1, rtol=1e-6, atol=1e-6)
+
+
+SOFTMAX = tir.from_text("""
+N, M = 6, 10
+
+@T.prim_func
+def softmax(A: T.Buffer((N, M), "float32"), C: T.Buffer((N, M), "float32")):
+    largest = T.alloc_buffer((N,))
+    exponential = T.alloc_buffer((N, M))
+    total = T.alloc_buffer((N,))
+    for i, k in T.grid(N, M):
+        with T.block("largest"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                largest[vi] = T.min_value("float32")
+            largest[vi] = T.max(largest[vi], A[vi, vk])
+    for i, j in T.grid(N, M):
+        with T.block("exponential"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            exponential[vi, vj] = T.exp(A[vi, vj] - largest[vi])
+    for i, k in T.grid(N, M):
+        with T.block("total"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                total[vi] = 0.0
+            total[vi] = total[vi] + exponential[vi, vk]
+    for i, j in T.grid(N, M):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = exponential[vi, vj] / total[vi]
+""")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_consumer_of_two_tensors_follows_both(rows: int) -> None:
+    """All of a softmax in one loop over rows, also over strips of rows that need not divide them."""
+    schedule = Schedule(SOFTMAX).split("i", (None, rows))
+    for block in ("exponential", "total", "C"):
+        schedule = schedule.reverse_compute_at(block, "i_0")
+    assert {schedule.loops_of(block)[0] for block in ("largest", "exponential", "total", "C")} == {"i_0"}
+    a = np.random.default_rng(4).normal(size=(6, 10)).astype(np.float32)
+    right = np.exp(a) / np.exp(a).sum(1, keepdims=True)
+    np.testing.assert_allclose(microc.build(schedule)(a), right, rtol=1e-5, atol=1e-6)
+
+
+def test_tiles_of_two_axes_say_no_pairs() -> None:
+    """Iteration t writes E[t] and F[t]; the pairs (i, j) of t and t alone are not all that the consumer computes."""
+    func = tir.from_text("""
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), D: T.Buffer((8, 8), "int32")):
+    E = T.alloc_buffer((8,), "int32")
+    F = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("E"):
+            vi = T.axis.S(8, i)
+            E[vi] = A[vi] + 1
+    for i in range(8):
+        with T.block("F"):
+            vi = T.axis.S(8, i)
+            F[vi] = E[vi] * 2
+    for i, j in T.grid(8, 8):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = E[vi] + F[vj]
+""")
+    with pytest.raises(microc.errors.ScheduleError, match="reads other elements of 'F' than of 'E'"):
+        Schedule(func).reverse_compute_at("F", "i").reverse_compute_at("D", "i")

@@ -215,16 +215,14 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             hint=f"choose a loop outside of block {readers[0]!r}",
         )
     produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
-    read = [b for b in buffers_read(consumer.body) if b in produced]
-    if len(read) != 1:
+    read = sorted((b for b in buffers_read(consumer.body) if b in produced), key=lambda b: b.name)
+    if not read:
         raise ScheduleError(
-            f"reverse_compute_at: block {block!r} reads {len(read)} of the tensors computed in loop {loop!r}; "
-            "expected exactly one",
-            hint="choose the loop of the one producer",
+            f"reverse_compute_at: block {block!r} reads none of the tensors computed in loop {loop!r}; expected one at least",
+            hint="choose a loop around a producer of the block",
         )
-    buffer = read[0]
-    producer = next(b for b in inside if stored_buffer(b) == buffer)
-    _check_reduction_complete(func, producer, target)
+    for buffer in read:
+        _check_reduction_complete(func, next(b for b in inside if stored_buffer(b) == buffer), target)
     blocks = outermost_blocks(func.body)
     for later in blocks[blocks.index(inside[-1]) + 1 :]:
         if later is not consumer and stored_buffer(later) in buffers_read(consumer.body):
@@ -232,32 +230,54 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
                 f"reverse_compute_at: block {block!r} reads the result of {later.name!r}, which is computed after loop {loop!r}",
                 hint=f"choose a loop around block {later.name!r}",
             )
-    outer = loops_around(func.body, target)
-    writes = _accesses_in_loop(target, outer, buffer, writes=True)
+    regions = {buffer.name: _iterators_over_tile(func, consumer, buffer, target) for buffer in read}
+    # The tensor that the most iterators index decides. The others have to agree: tiles of E[i] and F[j] would not say which
+    # pairs (i, j) belong to an iteration.
+    widest = max(regions, key=lambda name: len(regions[name]))
+    spatial = regions[widest]
+    for name, region in regions.items():
+        if region.items() - spatial.items():
+            raise ScheduleError(
+                f"reverse_compute_at: block {block!r} reads other elements of {name!r} than of {widest!r} in an iteration of "
+                f"loop {loop!r}",
+                hint="choose a loop around the producer of one of them alone, or compute_inline the other",
+            )
+    new_nest = _build_nest_over_region(func, consumer, spatial, (*loops_around(func.body, target), target))
+    body = replace_stmt(func.body, nest_of_block(func, consumer), None)
+    target = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
+
+
+def _iterators_over_tile(
+    func: ir.PrimFunc, consumer: ir.Block, buffer: ir.Buffer, loop: ir.For
+) -> dict[ir.Var, tuple[ir.Expr, int]]:
+    """Return (first iteration, number of iterations) of the iterators of ``consumer`` that index ``buffer``, such that they
+    read what one iteration of ``loop`` writes.
+
+    Raises ScheduleError if that is no tile without gaps, or if ``consumer`` reads it otherwise than element by element."""
+    outer = loops_around(func.body, loop)
+    writes = _accesses_in_loop(loop, outer, buffer, writes=True)
     region = _accessed_region(writes, outer, buffer)
     if not _are_contiguous(writes, len(outer) + 1) or not _write_whole_tiles(writes, len(outer) + 1):
         raise ScheduleError(
-            f"reverse_compute_at: an iteration of loop {loop!r} writes elements of {buffer.name!r} with gaps; "
+            f"reverse_compute_at: an iteration of loop {loop.var.name!r} writes elements of {buffer.name!r} with gaps; "
             "expected whole tiles",
             hint="choose a loop whose iterations write whole tiles: reorder it outside of the loop that it was split from",
         )
     exprs = (e for s in walk_stmt(drop_blocks(consumer.body)) for e in stmt_exprs(s))
     reads = {x.indices for e in exprs for x in walk_expr(e) if isinstance(x, ir.Load) and x.buffer == buffer}
     own = {it.var for it in consumer.iters}
-    spatial = {}
+    spatial: dict[ir.Var, tuple[ir.Expr, int]] = {}
     for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
         counted = _match_iterator_times_factor(index, own)
         if len(reads) != 1 or counted is None or not _consists_of_whole_tiles(start, size, extent, counted[1]):
             raise ScheduleError(
-                f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time from the "
-                f"tiles that an iteration of {loop!r} writes",
+                f"reverse_compute_at: block {consumer.name!r} does not read {buffer.name!r} one element at a time from the "
+                f"tiles that an iteration of {loop.var.name!r} writes",
                 hint="use compute_at for the producer, or keep its tiles inside of what an iteration writes",
             )
         spatial[counted[0]] = _first_iteration_and_count(start, size, counted[1])
-    new_nest = _build_nest_over_region(func, consumer, spatial, (*outer, target))
-    body = replace_stmt(func.body, nest_of_block(func, consumer), None)
-    target = find_loop(body, loop)
-    return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
+    return spatial
 
 
 def _write_whole_tiles(writes: list[Access], fixed_loop_count: int) -> bool:

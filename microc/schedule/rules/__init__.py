@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from microc.base.immutable import Registry
 from microc.errors import ProgramError
@@ -83,8 +84,8 @@ class ScheduleRule:
         """Call the user's function and return its schedules. Raise ProgramError if its results are not schedules of
         ``func``."""
         start = Schedule(func)
-        result = self.function(start, op, target)
-        schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
+        result: Any = self.function(start, op, target)  # of a user's function, so of any type
+        schedules: list[Any] = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
         if any(not isinstance(schedule, Schedule) or schedule.start != start.func for schedule in schedules):
             raise ProgramError(
                 f"schedule rule {self.name}: the result is no schedule of function {func.name}; got "
