@@ -57,7 +57,7 @@ MAX_FRACTION_BITS = 12
 """Largest k that is tried."""
 SHIFTS = (9, 10, 8, 11, 12, 7, 13, 6, 14, 5, 15, 4, 3, 2, 1)
 """Shifts S in the order in which they are tried. The order is the same for all layers, so that equal layers with different
-scales have the same S, and share a kernel. A saturating instruction shifts its operand by up to 15 bits at no cost."""
+scales have the same S, and share a kernel. A saturating instruction shifts its operand at no cost."""
 LEAST_MULTIPLIER_BITS = 25
 """Least number of bits of the largest multiplier. With fewer bits, products are too coarse for most channels."""
 MULTIPLIER_TRIES = 65
