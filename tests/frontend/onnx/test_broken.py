@@ -201,6 +201,57 @@ def test_broken_files_are_refused(message: str) -> None:
     assert "small.onnx" in caught.value.where
 
 
+def without_axes() -> Any:
+    """Resize with an empty list of axes, which the ONNX package does not write."""
+    model = small(node("Resize", ["x", "", "", "s"], axes=[0]), s=ints(8))
+    del model.graph.node[0].attribute[0].ints[:]
+    return model
+
+
+LP: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+PARAMETERS = {"scale": f(3, 3), "b": f(3), "mean": f(3), "var": f(3)}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            small(node("LpPool", ["x"], kernel_shape=[2])),
+            r"kernel_shape is \(2,\) for data of shape \(1, 3, 8, 8\)",
+        ),
+        (small(node("LpPool", ["x"], **LP, p=0)), "p is 0, expected at least 1"),
+        (small(node("GlobalLpPool", ["x"], p=0)), "p is 0, expected at least 1"),
+        (
+            small(node("MaxUnpool", ["x", "i"], **LP, pads=[0]), i=ints(*range(192)).reshape(1, 3, 8, 8)),
+            "expected 4 numbers",
+        ),
+        (small(node("MaxUnpool", ["x", "i"], kernel_shape=[2]), i=ints(0)), "kernel_shape is"),
+        (
+            small(node("MaxUnpool", ["x", "i", "s"], **LP), i=ints(*range(192)).reshape(1, 3, 8, 8), s=ints(1, 3, 16)),
+            r"output_shape: got \(1, 3, 16\), expected 4 extents",
+        ),
+        (
+            small(node("InstanceNormalization", ["x", "scale", "b"]), scale=f(), b=f(3)),
+            "expected one element for each channel",
+        ),
+        (
+            proto(
+                [node("QLinearMatMul", ["a", "s", "z", "b", "s", "z", "t", "zero"])],
+                {"a": (2, 3), "b": (3, 2), "t": (1,)},
+                {"s": f(), "z": np.zeros((), np.int8), "zero": np.zeros((), np.float64)},
+                dtypes={"a": "int8", "b": "int8"},
+            ),
+            "y_zero_point has dtype float64, expected",
+        ),
+        (without_axes(), r"axes: got \(\), expected at least one axis"),
+    ],
+)
+def test_attributes_and_ranks_that_disagree(model: Any, message: str) -> None:
+    """What made Python's own errors when the node tests of ONNX were changed in one attribute or shape."""
+    with pytest.raises(ModelError, match=message):
+        read(model)
+
+
 def test_hidden_growth_is_bounded() -> None:
     """A few nodes that double a constant again and again."""
     nodes = [node("Concat", [f"c{k}", f"c{k}"], [f"c{k + 1}"], axis=0) for k in range(60)]

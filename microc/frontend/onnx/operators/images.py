@@ -258,6 +258,8 @@ def convert_resize(
     The file has scales or sizes, for all axes or only for the axes in the attribute ``axes``. Before opset 11 there is
     no roi input in front of the scales."""
     axes = tuple(range(x.rank)) if axes is None else axes
+    if not axes:
+        context.broken("axes: got (), expected at least one axis")
     scales = context.reals(1) if context.opset < 11 else scales
     if scales:
         sizes = None

@@ -192,6 +192,8 @@ def _reshape_along_channels(context: OpContext, value: Value, target_rank: int) 
     """Reshape a value with one element for each channel, so that it broadcasts to data of rank ``target_rank``.
 
     Channels are axis 1 of the data."""
+    if value.rank != 1:
+        context.broken(f"{value!r}: got shape {value.shape}, expected one element for each channel")
     return context.reshape(value, (value.shape[0], *[1] * (target_rank - 2)))
 
 

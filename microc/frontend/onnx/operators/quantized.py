@@ -212,6 +212,8 @@ def _write_requantisation(
     levels = context.emit("mul", (context.cast(sums, "float32"), factor))
     if y.zero_point is None:
         context.broken("y_zero_point is missing; the operator requires it")
+    if y.zero_point.dtype not in BYTES:
+        context.broken(f"y_zero_point has dtype {y.zero_point.dtype}, expected {' or '.join(BYTES)}")
     zero = context.reshape(y.zero_point, ())
     write_rounding_and_saturation(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
 

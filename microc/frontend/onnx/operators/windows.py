@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
-from microc.frontend.signature import Ints, Rank, SameDtype, Value
+from microc.frontend.signature import Ints, Range, Rank, SameDtype, Value
 from microc.graph.ir import Attr
 from microc.ops.windows import compute_same_padding_of_axis
 
@@ -372,6 +372,9 @@ def _count_averaged_elements(
     return counts[(slice(None, 1),) * rank] if (counts == counts.flat[0]).all() else counts
 
 
+_Exponent = Annotated[int, Range(1)]
+
+
 @CONVERTERS.register("LpPool")
 def convert_lp_pool(
     context: OpContext,
@@ -379,10 +382,11 @@ def convert_lp_pool(
     *,
     kernel_shape: Ints,
     ceil_mode: bool = False,
-    p: int = 2,
+    p: _Exponent = 2,
     attributes: WindowAttributes,
 ) -> None:
     """Convert LpPool, the p-th root of the sum of |x| ** p over each window."""
+    _check_kernel_shape(context, x, kernel_shape)
     window = make_spatial_window(context, attributes, kernel_shape, x.shape[2:], ceil_mode)
     powers = context.emit("pow", (context.emit("abs", (x,)), context.scalar(float(p), x.dtype)))
     total = context.emit("window_sum", (powers,), _get_window_attrs(window))
@@ -390,7 +394,7 @@ def convert_lp_pool(
 
 
 @CONVERTERS.register("GlobalLpPool")
-def convert_global_lp_pool(context: OpContext, x: Value, *, p: int = 2) -> None:
+def convert_global_lp_pool(context: OpContext, x: Value, *, p: _Exponent = 2) -> None:
     """Convert GlobalLpPool, the p-th root of the sum of |x| ** p over all spatial axes."""
     powers = context.emit("pow", (context.emit("abs", (x,)), context.scalar(float(p), x.dtype)))
     total = context.emit("sum", (powers,), {"axes": tuple(range(2, x.rank)), "keepdims": True})
@@ -409,13 +413,17 @@ def convert_max_unpool(
     strides: Ints = (),
 ) -> None:
     """Convert MaxUnpool, which writes each element of the data to its index in a tensor of zeros."""
-    rank = len(kernel_shape)
-    strides, pads = strides or (1,) * rank, pads or (0,) * 2 * rank
+    rank = x.rank - 2
+    _check_kernel_shape(context, x, kernel_shape)
+    strides = check_spatial_attribute(context, "strides", strides, (1,) * rank, 1)
+    pads = check_spatial_attribute(context, "pads", pads, (0,) * 2 * rank, 0)
     extents = [
         (e - 1) * s + k - pads[axis] - pads[axis + rank]
         for axis, (e, s, k) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
     ]
     full = (*x.shape[:2], *extents)
+    if output_shape and len(output_shape) != len(full):
+        context.broken(f"output_shape: got {output_shape}, expected {len(full)} extents")
     zeros = context.emit("broadcast_to", (context.scalar(0.0, x.dtype),), {"shape": (prod(full),)})
     data, flat_indices = (context.reshape(value, (x.size,)) for value in (x, indices))
     scattered = context.reshape(context.emit("scatter_elements", (zeros, flat_indices, data), {"axis": 0}), full)
