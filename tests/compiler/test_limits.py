@@ -129,8 +129,9 @@ def test_limits_hold_together_with_open_sizes(seed: int, tmp_path: Path) -> None
     least = {"ram": arena_bytes(free), "flash": flash_bytes(free)}
     limits = {kind: max(1, int(dice.uniform(0.6, 1.2) * least[kind])) for kind in least if dice.random() < 0.6}
     board = {kind: int(dice.uniform(0.6, 1.3) * least[kind]) if dice.random() < 0.3 else 0 for kind in least}
+    capacity = BoardCapacity(flash=board["flash"], ram=board["ram"])
     try:
-        within = compile_model(path, core, make_options(**options, **limits), capacity=BoardCapacity(**board))
+        within = compile_model(path, core, make_options(**options, **limits), capacity=capacity)
     except FitError as error:
         assert error.hint
         return
