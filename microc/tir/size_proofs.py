@@ -28,7 +28,8 @@ Ranges = Mapping[str, range]
 """Allowed values of each size, by the name of its variable, with the smallest first."""
 
 _MAX_POLYNOMIALS = 300
-"""Maximum number of polynomials that one proof considers. Differences of two extents of a network need less than 20."""
+"""Maximum number of polynomials that one proof considers. Measured: of 145 proofs for ESPCN and for strided convolutions with
+open height and width, the longest considers 35, half of them 1."""
 
 
 def add_polynomials(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:

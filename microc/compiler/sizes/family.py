@@ -271,11 +271,11 @@ def derive_symbolic_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleF
     )
     types = {name: derive_type(name, kind) for name, kind in largest.types.items()}
     for node in nodes:
-        _prove_result_shapes(node, types)
+        prove_result_shapes(node, types)
     return replace(largest, types=types, nodes=nodes)
 
 
-def _prove_result_shapes(node: Node, types: Mapping[str, TensorType]) -> None:
+def prove_result_shapes(node: Node, types: Mapping[str, TensorType]) -> None:
     """Raise UnsupportedError unless the operator of a node infers the shapes of its results at all sizes.
 
     The rules of shapes and attributes are fitted to a few sizes. The operator computes with extents, and extents are equal only
@@ -304,21 +304,22 @@ def _unproved_error(node: Node, reason: str) -> UnsupportedError:
 
 def instantiate_graph(symbolic: Graph, sizes: Sizes) -> Graph:
     """Return the symbolic graph at sizes, by the name of their variables. Of each constant the first elements are kept."""
-
-    def evaluate_attribute(value: Attr) -> Any:
-        if isinstance(value, Graph):
-            return instantiate_graph(value, sizes)
-        if isinstance(value, tuple):
-            return tuple(map(evaluate_attribute, value))
-        return evaluate_shape((value,), sizes)[0] if isinstance(value, Extent) else value
-
     types = {name: replace(kind, shape=evaluate_shape(kind.shape, sizes)) for name, kind in symbolic.types.items()}
     nodes = tuple(
-        replace(node, attrs={key: evaluate_attribute(value) for key, value in node.attrs.items()})
+        replace(node, attrs={key: evaluate_attribute(value, sizes) for key, value in node.attrs.items()})
         for node in symbolic.nodes
     )
     consts = {name: array[tuple(map(slice, types[name].shape))] for name, array in symbolic.consts.items()}
     return replace(symbolic, types=types, nodes=nodes, consts=consts)
+
+
+def evaluate_attribute(value: Attr, sizes: Sizes) -> Any:
+    """Return an attribute of a symbolic graph at sizes, by the name of their variables."""
+    if isinstance(value, Graph):
+        return instantiate_graph(value, sizes)
+    if isinstance(value, tuple):
+        return tuple(evaluate_attribute(part, sizes) for part in value)
+    return evaluate_shape((value,), sizes)[0] if isinstance(value, Extent) else value
 
 
 def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> UnsupportedError:
@@ -513,6 +514,7 @@ class _FamilyReader:
         small = tuple(map(self.graphs_at_sizes.sizes_by_scalar_name, starts))
         domain = make_size_domain(sizes, small)
         symbolic = derive_symbolic_graph(graphs, largest, fitter, domain)
+        self.check_attributes(symbolic, largest, maxima)
         return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, shapes)
 
     def read_largest(self, maxima: Point) -> Graph:
@@ -633,6 +635,22 @@ class _FamilyReader:
                     f"got {actual}, expected {expected}",
                     hint=STEP_HINT,
                 )
+
+    def check_attributes(self, symbolic: Graph, graph: Graph, point: Point) -> None:
+        """Raise UsageError if an attribute in the graph at ``point`` differs from the attribute by its rule."""
+        sizes = self.graphs_at_sizes.sizes_by_scalar_name(point)
+        for general, node in zip(symbolic.nodes, graph.nodes, strict=True):
+            for name, value in node.attrs.items():
+                rule = general.attrs[name]
+                if isinstance(value, Graph) and isinstance(rule, Graph):
+                    self.check_attributes(rule, value, point)
+                elif value != (rule := evaluate_attribute(rule, sizes)):
+                    raise UsageError(
+                        f"{node.op}: its {name} at {self.graphs_at_sizes.format_sizes(point)} violates the rule of the other "
+                        f"sizes; got {value}, expected {rule}",
+                        where=str(node.loc),
+                        hint=STEP_HINT,
+                    )
 
     def find_smallest_points(
         self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from microc.codegen.c.source import network_files
 from microc.compiler.options import Bound, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.compiler.single_function import open_dynamic_sizes
-from microc.compiler.sizes.family import read_family
+from microc.compiler.sizes.family import prove_result_shapes, read_family
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
+from microc.graph.ir import Graph, Node
 from microc.run import board_project
 from microc.run.data.samples import draw_input_sets
 from microc.run.verification import compare_board_with_host
@@ -472,6 +474,45 @@ def test_rules_of_shapes(tmp_path: Path) -> None:
         at = {"size_height": height, "size_width": width}
         told = tuple(evaluate_at_sizes(e, at) for e in family.extents["y"])
         assert told == graph.types["y"].shape
+
+
+def graphs_of_means(tmp_path: Path, change: Callable[[Node, Mapping[str, int]], Node]) -> Any:
+    """The family of a mean of int8 with open height and width, whose nodes are changed at given sizes."""
+    path = saved(open_means("INT8"), tmp_path)
+    options = make_options(bounds={"x:1": 4, "x:2": 3}, disabled="common_subexpressions")
+    sizes, read = open_dynamic_sizes(path, options)
+
+    def read_changed(at: Mapping[str, int]) -> Graph:
+        graph = optimise_graph(read(at), options)
+        return replace(graph, nodes=tuple(change(node, at) for node in graph.nodes))
+
+    return read_family(sizes, read_changed)
+
+
+def test_an_attribute_that_breaks_its_rule_at_the_largest_sizes(tmp_path: Path) -> None:
+    def clamp_offset(node: Node, at: Mapping[str, int]) -> Node:
+        offset = node.attrs.get("offset")
+        is_largest = at["x:1"] == 4
+        return replace(node, attrs={**node.attrs, "offset": 7}) if is_largest and isinstance(offset, int) else node
+
+    graphs_of_means(tmp_path, lambda node, at: node)
+    with pytest.raises(UsageError, match="sum: its offset at x:1=4, x:2=3 violates the rule"):
+        graphs_of_means(tmp_path, clamp_offset)
+
+
+def test_shapes_that_operators_do_not_infer_are_refused(tmp_path: Path) -> None:
+    """A rule of a reshape that has the elements of its operand at some sizes alone is not one of all sizes."""
+    path = saved(sequence(), tmp_path)
+    options = make_options(bounds={"seq": 700}, disabled="common_subexpressions")
+    sizes, read = open_dynamic_sizes(path, options)
+    family = read_family(sizes, lambda at: optimise_graph(read(at), options))
+    reshape = next(node for node in family.symbolic.nodes if node.op == "reshape")
+    shape = reshape.attrs["shape"]
+    assert isinstance(shape, tuple)
+    longer = replace(reshape, attrs={"shape": (*shape[:-2], cast(int, shape[-2]) + 1, shape[-1])})
+    prove_result_shapes(reshape, family.symbolic.types)
+    with pytest.raises(UnsupportedError, match="reshape: its shapes are not those of a rule at all sizes"):
+        prove_result_shapes(longer, family.symbolic.types)
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
