@@ -14,10 +14,22 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 import microc
+from tests.support import digits
+from tests.support.campaign import in_campaign
+from tests.support.chromium import Chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Elements that a browser loads something for, and the attribute that says what."""
+AXE = os.environ.get("MICROC_AXE", "")
+"""Path of ``axe.min.js`` of npm's ``axe-core``, which tests pages against WCAG."""
+AUDIT = """
+axe.run(document, {resultTypes: ["violations"]}).then((result) => [
+  ...result.violations.filter((each) => ["serious", "critical"].includes(each.impact))
+    .map((each) => `${each.id}: ${each.nodes[0].target}`),
+  ...(document.documentElement.scrollWidth > innerWidth ? ["wider than the window"] : []),
+])
+"""
 
 
 class Page(HTMLParser):
@@ -98,6 +110,25 @@ def test_the_landing_page_shows_and_leads_on(site: Path, pages: dict[Path, Page]
 
 def test_pictures_have_words(pages: dict[Path, Page]) -> None:
     assert not [f"{path.name}: {source}" for path, page in pages.items() for source in page.wordless]
+
+
+@in_campaign
+@pytest.mark.skipif(not AXE, reason="MICROC_AXE names no axe.min.js: npm install axe-core")
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1440, True)])
+def test_pages_and_reports_are_accessible(
+    site: Path, pages: dict[Path, Page], tmp_path: Path, chromium: Chromium, width: int, dark: bool
+) -> None:
+    """No serious violation of WCAG and no page that scrolls sideways. 404.html has absolute addresses, so that it has no style
+    in a folder."""
+    before, after = (microc.report(digits.INT8, board="netduinoplus2", optimize=goal) for goal in ("size", "speed"))
+    (tmp_path / "report.html").write_text(after.html(), encoding="utf-8")
+    (tmp_path / "compared.html").write_text(after.html(before), encoding="utf-8")
+    script, found = Path(AXE).read_text(encoding="utf-8"), list[str]()
+    for path in (*sorted(page for page in pages if page.name != "404.html"), *sorted(tmp_path.glob("*.html"))):
+        chromium.open(path, width, dark)
+        chromium.evaluate(f"{script}; 0")
+        found += [f"{path.name}: {each}" for each in chromium.evaluate(AUDIT)]
+    assert not found
 
 
 def test_search_works_from_files(site: Path) -> None:
