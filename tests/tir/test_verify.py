@@ -6,6 +6,8 @@ import pytest
 from microc import te
 from microc.errors import InternalError, ProgramError
 from microc.tir import ir
+from microc.tir.analysis.cover import explain_incomplete_coverage
+from microc.tir.extents import SizeDomain
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
 from microc.tir.text import from_text
 from microc.tir.verify import constant_names, verify
@@ -308,3 +310,37 @@ def f(x: T.Buffer((8,), "int8"), y: T.Buffer((8,), "int8")):
     else:
         with pytest.raises(InternalError, match="do not provably cover"):
             verify(func)
+
+
+def test_names_of_sums_are_not_those_of_loops() -> None:
+    """The proof names the sum that a guard bounds: its name must not be that of a loop, which would get its number of values."""
+    for number in range(5):
+        loop = Var(f"sum_{number}")
+        guarded = block((V, 3, loop), (W, 1, const(0, "int32")), predicate=I * 2 + J < 3)
+        with pytest.raises(InternalError, match="do not provably cover"):
+            verify(kernel(ir.loops([(loop, 2), (I, 2), (J, 2)], guarded)))
+
+
+def test_guards_that_depend_on_sizes_bound_sums_at_all_sizes() -> None:
+    """``i * 2 + j < n`` leaves all four values at large n alone."""
+    domain = SizeDomain([{"n": size} for size in range(1, 9)], [{"n": 99}, {"n": 101}])
+    size = domain.extent_of(Var("n"))
+    for limit, covers in ((size, False), (size + 3, True)):
+        guarded = block((V, 4, I * 2 + J), predicate=Bin("lt", I * 2 + J, Const(limit, "int32")))
+        assert isinstance(guarded, ir.Block)
+        loops = [ir.For(var, const(2, "int32"), guarded) for var in (I, J)]
+        assert (explain_incomplete_coverage(guarded, loops) == "") == covers
+
+
+def test_uncovered_digits_are_shown_as_they_are_written() -> None:
+    func = from_text("""
+@T.prim_func
+def f(x: T.Buffer((4, 3), "int8"), y: T.Buffer((4, 3), "int8")):
+    for a, b in T.grid(3, 3):
+        with T.block("y"):
+            vi = T.axis.spatial(4, (a * 3 + b) // 3)
+            vj = T.axis.spatial(3, (a * 3 + b) % 3)
+            y[vi, vj] = x[vi, vj]
+""")
+    with pytest.raises(InternalError, match=r"vi = \(a \* 3 \+ b\) // 3 does not take every value of 0..3"):
+        verify(func)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 from microc.tir import ir
@@ -75,9 +76,9 @@ def _explain_missing_instances(
     if excluded := _explain_excluding_condition(block, bounds, conditions):
         return excluded
     uncovered = _CoverageProof(bounds).explain_uncovered_binding(block)
-    if uncovered and (named := _name_dividends(block, bounds)) is not None:
-        return _CoverageProof(named[1]).explain_uncovered_binding(named[0])
-    return uncovered
+    named = _name_dividends(block, bounds) if uncovered else None
+    # The reason is that of the block itself: a user does not know the new variables.
+    return uncovered if named is None or _CoverageProof(named[1]).explain_uncovered_binding(named[0]) else ""
 
 
 def _explain_excluding_condition(
@@ -105,6 +106,7 @@ def _name_bounded_sums(
     bindings and other conditions as multiples of the sum alone."""
     bindings = [i.binding for i in block.iters]
     pending = [part for condition in conditions for part in ir.conjuncts(condition)]
+    used = {*bounds, *(var for expr in (*bindings, *pending) for var in free_vars(expr))}
     replaced_any = False
     while sums := [
         (form, k) for k, part in enumerate(pending) if (form := _match_bounded_sum(part, bounds)) is not None
@@ -112,7 +114,7 @@ def _name_bounded_sums(
         for (terms, length), k in sorted(
             sums, key=lambda found: len(found[0][0])
         ):  # sums inside of other sums come first
-            name = ir.Var(f"sum_{len(bounds)}")
+            name = _make_new_variable("sum", {*used, *bounds})
             others = pending[:k] + pending[k + 1 :]
             found = [_replace_sum(each, terms, name) for each in (*bindings, *others)]
             replaced = [each for each in found if each is not None]
@@ -134,16 +136,16 @@ def _match_bounded_sum(
 
     Return the coefficients by loop, and the number of values below the limit."""
     match condition:
-        case ir.Bin("lt", sum_, ir.Const(int(limit))) if sum_.dtype == "int32" and limit > 0:
+        case ir.Bin("lt", sum_, ir.Const(int(limit))) if sum_.dtype == "int32" and is_less(0, limit):
             form = Simplifier(bounds).linear_form(sum_)
         case _:
             return None
     terms = {atom.expr: k for atom, k in form.terms.items() if isinstance(atom.expr, ir.Var) and atom.expr in bounds}
-    if form.const or not terms or len(terms) < len(form.terms):
+    if form.const or not terms or len(terms) < len(form.terms) or not all(is_less(0, k) for k in terms.values()):
         return None
     extents = {atom: bounds[loop][1] + 1 for atom, loop in zip(form.terms, terms, strict=True)}
     start, length = _covered_start_and_length(form, extents)
-    return (terms, min(length, limit)) if start == 0 and isinstance(length, int) else None
+    return (terms, smallest(length, limit)) if start == 0 and isinstance(length, int) else None
 
 
 def _replace_sum(expr: ir.Expr, terms: Mapping[ir.Var, int], name: ir.Var) -> ir.Expr | None:
@@ -180,6 +182,7 @@ def _name_dividends(
     ``(a * 4 + b) // 3`` and ``(a * 4 + b) % 3``, of a fused loop that was split by 4, become digits of one variable. None
     unless the loops in such a sum occur nowhere else, and the sum takes all values from 0."""
     engine, names, extended = Simplifier(bounds), dict[ir.Expr, ir.Expr](), dict(bounds)
+    used = {var for i in block.iters for var in free_vars(i.binding)}
     for x in (x for i in block.iters for x in walk_expr(i.binding)):
         if not isinstance(x, ir.Bin) or x.op not in ("floordiv", "floormod") or x.a in names:
             continue
@@ -189,7 +192,7 @@ def _name_dividends(
         extents = {v: bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
         start, length = _covered_start_and_length(form, extents)
         if start == 0:
-            names[x.a] = name = ir.Var(f"dividend {len(names)}")
+            names[x.a] = name = _make_new_variable("dividend", {*used, *extended})
             extended[name] = (0, length - 1)
     iters = tuple(replace(i, binding=map_expr(i.binding, lambda x: names.get(x, x))) for i in block.iters)
     divided = [var for dividend in names for var in free_vars(dividend)]
@@ -197,6 +200,11 @@ def _name_dividends(
     if not names or shared:
         return None
     return replace(block, iters=iters), extended
+
+
+def _make_new_variable(stem: str, used: Container[ir.Var]) -> ir.Var:
+    """Return a variable that is none of ``used``: variables of equal name are the same."""
+    return next(var for k in count() if (var := ir.Var(f"{stem}_{k}")) not in used)
 
 
 class _CoverageProof:
