@@ -146,6 +146,11 @@ def padded(var_x: T.handle, var_y: T.handle):
         ('y = T.decl_buffer((8,), "int32", data=x)', "unknown keyword argument; got data"),
         ("while x[0] < 1:\n    x[0] += 1", "no loop that ends by a condition.*for loop of the largest number"),
         ("x[0] = T.sigmoid(x[0])", "wrong dtype; got int32, expected a float"),
+        (
+            f"x[0] = {'T.abs(' * 40}x[0]{')' * 40}",
+            "T.abs: the operand, which the result repeats.*give the operand a name",
+        ),
+        (f"x[0] = {'T.ceildiv(9, ' * 40}x[0]{')' * 40}", "T.ceildiv: the operand, which the result repeats"),
         ("f[0] = T.exp(f[0], dtype='float64')", "wrong dtype; got float64, expected float32"),
         ('tx = T.env_thread("threadIdx.x")', "thread_binding"),
         ('with T.block("b"):\n    v = T.axis.spatial((1, 8), 0)\n    x[v] = 0', "expected the extent of one from 0"),
@@ -179,6 +184,7 @@ def test_refuses_with_a_hint(lines: str, message: str) -> None:
         ("N = 1 // 0\n", "expected a number, a string, or arithmetic on constants"),
         ("N = 'a' * 9\n", "expected a number, a string, or arithmetic on constants"),
         (f"N = {10**400} / 2\n", "expected a number, a string, or arithmetic on constants"),
+        ("a, b = (1, 1), (2, 2)\nN = (a, b)\n", "expected a number, a string, or arithmetic on constants"),
         (f"N = {2**62} * 4\n", "expected a number, a string, or arithmetic on constants"),
         (
             "@T.prim_func\ndef f(a: T.handle):\n    A = T.match_buffer(a, (4, 4), strides=[8, 1])\n",

@@ -124,7 +124,7 @@ _FOLDED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyTy
 def _evaluate_constant(node: ast.expr, constants: Mapping[str, ast.expr]) -> ast.expr:
     """Return the literal that the right-hand side of an assignment outside of functions stands for.
 
-    It is a number, a string, a tuple of these, an earlier constant, or arithmetic on numbers that int64 or float64
+    It is a number, a string, a flat tuple of these, an earlier constant, or arithmetic on numbers that int64 or float64
     represents. ModelError for anything else."""
     match node:
         case ast.Name(name) if name in constants:
@@ -132,7 +132,10 @@ def _evaluate_constant(node: ast.expr, constants: Mapping[str, ast.expr]) -> ast
         case ast.Constant(bool() | str()):
             return node
         case ast.Tuple(elements) | ast.List(elements):
-            return ast.copy_location(ast.Tuple([_evaluate_constant(each, constants) for each in elements]), node)
+            values = [_evaluate_constant(each, constants) for each in elements]
+            # No function uses a tuple of tuples, and each line of these could double the length of what it stands for.
+            if not any(isinstance(value, ast.Tuple) for value in values):
+                return ast.copy_location(ast.Tuple(values), node)
         case _ if (number := _number_of(node)) is not None and _is_represented(number):
             return node
         case ast.UnaryOp(ast.USub(), operand):
