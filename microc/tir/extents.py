@@ -200,7 +200,10 @@ class Extent(ir.SizeDependent):
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return (other if self >= 0 else -other) if other in _INFINITIES else NotImplemented
+            if other not in _INFINITIES:
+                return NotImplemented
+            # A number that is negative at some sizes and 0 at others counts as negative, also if it is 0 at large sizes.
+            return -other if is_at_most(self, 0) or self < 0 else other
         return self.domain._make(multiply_polynomials(self.terms, _terms(other)), self.values * _values(other))
 
     __radd__, __rmul__ = __add__, __mul__

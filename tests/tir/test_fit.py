@@ -13,6 +13,7 @@ from microc import te
 from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import generalise_trace, replay_trace
 from microc.tir import ir
+from microc.tir.analysis.linear_forms import scale
 from microc.tir.analysis.size_forms import FittedExtent, RuleFitter, evaluate_at_sizes, fit_strided_rules
 from microc.tir.extents import DependsOnSize, Extent, SizeDomain, is_at_most, is_less, largest, smallest
 from microc.tir.interp import execute
@@ -101,6 +102,13 @@ def test_comparisons_of_extents() -> None:
     for decide in (lambda: n < m, lambda: range(n), lambda: float(n), lambda: n / 2, lambda: 5 % (n - 1)):
         with pytest.raises(DependsOnSize):
             decide()
+
+
+def test_infinity_takes_the_sign_of_an_extent_at_all_sizes() -> None:
+    """An extent that is 0 at large sizes, and negative at small ones, is not positive."""
+    short, infinity = smallest(n, 8) - 8, float("inf")
+    assert short * infinity == -infinity == infinity * short and -short * infinity == infinity
+    assert scale((-infinity, 5), short) == (short * 5, infinity)
 
 
 def test_one_function_for_all_sizes() -> None:
