@@ -302,3 +302,19 @@ def test_parts_that_cannot_be_told_apart(steps: Steps, said: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         steps(Schedule(matmul(5, 8, 6)))
     assert said in caught.value.what
+
+
+def test_a_consumer_runs_where_its_producer_does() -> None:
+    """A loop of one iteration that is split by four guards the producer, whose tile is one element at a time."""
+    func = chain(6)
+    schedule = Schedule(func)
+    schedule = schedule.compute_at("wide", schedule.loops_of("out")[0])
+    _, row, column = schedule.loops_of("wide")
+    schedule = schedule.split(column, (None, 4)).reorder(f"{column}_0", f"{column}_1", row)
+    moved = schedule.reverse_compute_at("out", row)
+    assert f"T.where({column}_0 * 4 + {column}_1 < 1)" in to_text(moved.func).split('T.block("out")')[1]
+    assert np.array_equal(outputs(moved.func, lowered=True), outputs(func, lowered=False))
+    schedule = schedule.reorder(f"{column}_0", row, f"{column}_1")
+    with pytest.raises(ScheduleError, match="names loops inside of") as refusal:
+        schedule.reverse_compute_at("out", f"{column}_0")
+    assert "all loops that the guard names" in refusal.value.hint

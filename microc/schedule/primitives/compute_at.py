@@ -23,7 +23,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.cover import takes_all_values
 from microc.tir.analysis.region import Access, accesses_to, loop_bounds, split_index
-from microc.tir.analysis.simplification import bounds_of, linear, simplify
+from microc.tir.analysis.simplification import TRUE, Simplifier, bounds_of, linear, simplify
 from microc.tir.extents import is_at_most, is_less, largest, smallest
 from microc.tir.rewrite import (
     drop_blocks,
@@ -36,6 +36,7 @@ from microc.tir.rewrite import (
     walk_expr,
     walk_stmt,
 )
+from microc.tir.text.print import format_expr
 
 Region = tuple[tuple[ir.Expr, int], ...]
 
@@ -105,11 +106,16 @@ def _accessed_region(accesses: list[Access], outer_loops: tuple[ir.For, ...], bu
 
 
 def _build_nest_over_region(
-    func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer_loops: tuple[ir.For, ...]
+    func: ir.PrimFunc,
+    block: ir.Block,
+    region: Mapping[ir.Var, tuple[ir.Expr, int]],
+    outer_loops: tuple[ir.For, ...],
+    outer_guards: tuple[ir.Expr, ...] = (),
 ) -> ir.Stmt:
     """Build new loops around a block that cover a region of its spatial iterators and its whole reduction.
 
-    ``region``: (first value, number of iterations) by spatial iterator."""
+    ``region``: (first value, number of iterations) by spatial iterator. ``outer_guards``: conditions on ``outer_loops`` under
+    which the block runs."""
     taken = names_in(func.body)
     bounds = loop_bounds(outer_loops)
     loops: list[tuple[ir.Var, int]] = []
@@ -126,7 +132,7 @@ def _build_nest_over_region(
             guards.append(binding < it.extent)
         if reach is None or not is_at_most(0, reach[0]):
             guards.append(binding >= 0)
-    moved = replace(block, iters=tuple(iters), predicate=ir.all_of(guards))
+    moved = replace(block, iters=tuple(iters), predicate=ir.all_of([*outer_guards, *guards]))
     return ir.loops(loops, moved)
 
 
@@ -221,8 +227,12 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             f"reverse_compute_at: block {block!r} reads none of the tensors computed in loop {loop!r}; expected one at least",
             hint="choose a loop around a producer of the block",
         )
+    guards: dict[ir.Expr, None] = {}
     for buffer in read:
-        _check_reduction_complete(func, next(b for b in inside if stored_buffer(b) == buffer), target)
+        producers = [b for b in inside if stored_buffer(b) == buffer]
+        _check_reduction_complete(func, producers[0], target)
+        for producer in producers:
+            guards |= dict.fromkeys(_guards_beside_domain(func, producer, target))
     blocks = outermost_blocks(func.body)
     for later in blocks[blocks.index(inside[-1]) + 1 :]:
         if later is not consumer and stored_buffer(later) in buffers_read(consumer.body):
@@ -242,7 +252,8 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
                 f"loop {loop!r}",
                 hint="choose a loop around the producer of one of them alone, or compute_inline the other",
             )
-    new_nest = _build_nest_over_region(func, consumer, spatial, (*loops_around(func.body, target), target))
+    loops = (*loops_around(func.body, target), target)
+    new_nest = _build_nest_over_region(func, consumer, spatial, loops, tuple(guards))
     body = replace_stmt(func.body, nest_of_block(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
@@ -330,6 +341,29 @@ def _check_reduction_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.
                 f"reverse_compute_at: loop {target.var.name!r} is inside the reduction of block {producer.name!r}",
                 hint="reorder the reduction loops inside it first",
             )
+
+
+def _guards_beside_domain(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> list[ir.Expr]:
+    """Return the guards around the loop ``target`` that may exclude ``producer`` although its iterators are within their domain.
+
+    A loop that is split with a tail but indexes nothing has such a guard. Where the producer does not run, the consumer would
+    read a tile that other iterations have overwritten. Raises ScheduleError if a guard names loops on both sides of
+    ``target``: the producer then writes a part of the tile."""
+    loops, around = loops_around(func.body, producer), loops_around(func.body, target)
+    outside = {loop.var for loop in (*around, target)}
+    known = Simplifier(loop_bounds(loops))
+    for i in producer.iters:
+        known = known.assuming(ir.Bin("lt", i.binding, ir.const(i.extent, i.var.dtype)))
+    guards = ir.conjuncts(producer.predicate) if producer.predicate is not None else ()
+    found = [guard for guard in guards if known.simplify(guard) != TRUE and not free_vars(guard).isdisjoint(outside)]
+    for guard in found:
+        if not free_vars(guard) <= outside:
+            raise ScheduleError(
+                f"reverse_compute_at: loop {target.var.name!r} is inside of the guard {format_expr(guard)} of block "
+                f"{producer.name!r}, which names loops inside of {target.var.name!r}, too",
+                hint="choose a loop around or inside of all loops that the guard names",
+            )
+    return found
 
 
 def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
