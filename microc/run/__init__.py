@@ -27,15 +27,16 @@ FRAMEWORKS = (
     Framework("tflm", "tflite", "TfliteMicro", has_objects=False),
     Framework("litert", "tflite", "LiteRT", has_objects=False),
     Framework("onnxruntime", "onnx", "OnnxRuntime", has_objects=False),
-    Framework("torch", "torch", "TorchProgram"),
     Framework("keras", "keras", "KerasModel"),
+    Framework("torch", "torch", "TorchProgram"),
     Framework("lightgbm", "lightgbm", "Estimator"),
     Framework("xgboost", "xgboost", "XgboostBooster"),
     Framework("catboost", "catboost", "CatBoostModel"),
     Framework("sklearn", "sklearn", "Estimator"),
 )
-"""All frameworks. The first of a format is its default. scikit-learn is the last, because estimators of the boosters are
-derived from its classes, too."""
+"""All frameworks. The first of a format is its default. An object belongs to the first framework whose package its classes are
+derived from: Keras is before PyTorch, because its layers are modules of PyTorch on that backend, and scikit-learn is the last,
+because estimators of the boosters are derived from its classes."""
 NATURAL = "reference"
 """Value of ``against`` that selects the framework that made the model or defines its arithmetic."""
 AGAINST = (*(framework.name for framework in FRAMEWORKS), NATURAL)

@@ -35,6 +35,25 @@ def test_every_framework_has_an_engine() -> None:
         assert hasattr(engine, "from_file") or framework.has_objects
 
 
+@pytest.mark.parametrize(
+    ("packages", "format_name"),
+    [
+        (("keras.src.models", "torch.nn.modules"), "keras"),
+        (("torch.nn.modules",), "torch"),
+        (("xgboost.sklearn", "sklearn.base"), "xgboost"),
+        (("lightgbm.sklearn", "sklearn.base"), "lightgbm"),
+        (("catboost.core", "sklearn.base"), "catboost"),
+        (("sklearn.svm", "sklearn.base"), "sklearn"),
+    ],
+)
+def test_objects_belong_to_the_most_derived_framework(packages: tuple[str, ...], format_name: str) -> None:
+    """Keras's layers on the backend torch are modules of PyTorch, and estimators of boosters are scikit-learn's."""
+    class_: type = object
+    for package in reversed(packages):
+        class_ = type("Model", (class_,), {"__module__": package})
+    assert against._detect_format_of_object(class_()) == format_name
+
+
 def test_tflite_micro() -> None:
     pytest.importorskip("tflite_micro")
     found = microc.verify(DIGITS / "digits_int8.tflite", samples=3)
