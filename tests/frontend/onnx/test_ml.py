@@ -291,6 +291,8 @@ def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None
         ),
         ({"coefficients": [1.0]}, "got \\(1, 1\\), 1 and 1 numbers, .* and 2 and 1 numbers"),
         ({"prob_a": [1.0]}, "prob_a, prob_b: got 1 and 0 numbers, expected 0 or 1"),
+        # A list of all their pairs would take gigabytes.
+        ({"vectors_per_class": [0] * 100_000}, "coefficients, rho: got \\(0, 0[0 ,]+, 2 and 1 numbers"),
     ],
 )
 def test_support_vectors_that_disagree(change: dict[str, Any], said: str) -> None:
@@ -306,4 +308,21 @@ def test_support_vectors_that_disagree(change: dict[str, Any], said: str) -> Non
     made = node("SVMClassifier", np.zeros((1, 2), np.float32), 7, **{**machine, **change})
     made.graph.node[0].output.append("scores")
     with pytest.raises(ModelError, match=said):
+        onnx_reader.read_onnx(made.SerializeToString(), "m", {})
+
+
+def test_many_classes_of_support_vectors() -> None:
+    """The votes of all pairs of classes are a matrix of their third power."""
+    count = 600
+    machine = {
+        "classlabels_ints": range(count),
+        "vectors_per_class": [1] + [0] * (count - 1),
+        "coefficients": [1.0] * (count - 1),
+        "rho": [0.0] * (count * (count - 1) // 2),
+        "support_vectors": [1.0, 2.0],
+        "kernel_type": "LINEAR",
+    }
+    made = node("SVMClassifier", np.zeros((1, 2), np.float32), 7, **machine)
+    made.graph.node[0].output.append("scores")
+    with pytest.raises(UnsupportedError, match=r"\(179700, 600\)"):
         onnx_reader.read_onnx(made.SerializeToString(), "m", {})

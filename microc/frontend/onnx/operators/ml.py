@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from math import comb
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.frontend.model_limits import check_shape
 from microc.frontend.onnx.context import FLOAT, MOVABLE, ConverterTable, OpContext
 from microc.frontend.onnx.operators.trees import (
     ML_DOMAIN,
@@ -86,18 +88,21 @@ def convert_svm_classifier(
         context.refuse(
             "vectors_per_class is missing, expected support vectors", "export the model as a LinearClassifier"
         )
-    vector_count, pairs = sum(vectors_per_class), list(combinations(range(class_count), 2))
-    expected = (len(labels), (class_count - 1) * vector_count, len(pairs))
+    vector_count, pair_count = sum(vectors_per_class), comb(class_count, 2)
+    expected = (len(labels), (class_count - 1) * vector_count, pair_count)
     got = (class_count, len(svm.coefficients), len(svm.rho))
     if class_count < 2 or min(vectors_per_class) < 0 or got != expected:
         context.broken(
-            f"vectors_per_class, coefficients, rho: got {vectors_per_class}, {got[1]} and {got[2]} numbers, expected a "
+            f"vectors_per_class, coefficients, rho: got {vectors_per_class!s:.80}, {got[1]} and {got[2]} numbers, expected a "
             f"number of at least 0 for each of {expected[0]} classes, at least 2, and {expected[1]} and {expected[2]} numbers"
         )
-    if len(prob_a) != len(prob_b) or len(prob_a) not in (0, len(pairs)):
+    if len(prob_a) != len(prob_b) or len(prob_a) not in (0, pair_count):
         context.broken(
-            f"prob_a, prob_b: got {len(prob_a)} and {len(prob_b)} numbers, expected 0 or {len(pairs)}, one for each pair"
+            f"prob_a, prob_b: got {len(prob_a)} and {len(prob_b)} numbers, expected 0 or {pair_count}, one for each pair"
         )
+    for operand_count in (class_count, vector_count):  # operands of the matrices of votes and of decisions
+        check_shape((pair_count, operand_count), "float32", context.where)
+    pairs = list(combinations(range(class_count), 2))
     vectors = _get_support_vectors(context, svm, vector_count, data.shape[1])
     values = _emit_kernel_values(context, data, svm, vectors)
     weights = np.array(svm.coefficients, np.float32).reshape(class_count - 1, -1)
