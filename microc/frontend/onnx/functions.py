@@ -195,7 +195,10 @@ def _get_schema_function(context: OpContext) -> Any:
         version = _get_newest_version_up_to(schema.context_dependent_function_opset_versions, context.opset)
         types = [_make_input_type_proto(context, k).SerializeToString() for k in range(context.input_count())]
         node = _make_node_proto(context).SerializeToString()
-        data = schema.get_context_dependent_function_with_opset_version(version, node, types)
+        try:
+            data = schema.get_context_dependent_function_with_opset_version(version, node, types)
+        except (ValueError, RuntimeError) as error:
+            context.broken(f"the operands do not suit the operator's function: {error}")
     elif schema.has_function:
         data = schema.get_function_with_opset_version(
             _get_newest_version_up_to(schema.function_opset_versions, context.opset)

@@ -97,6 +97,14 @@ def test_an_operator_of_the_body_is_unknown() -> None:
     assert "Unheard" in caught.value.where
 
 
+def test_operands_that_do_not_suit_the_function_of_an_operator() -> None:
+    """ONNX builds the body of SequenceMap from the type of its operand, which must be a sequence."""
+    vector = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("a", "b")]
+    body = helper.make_graph([node("Identity", ["a"], ["b"])], "body", vector[:1], vector[1:])
+    with pytest.raises(ModelError, match="do not suit the operator's function: Expected a sequence type"):
+        read(proto([node("SequenceMap", ["x"], body=body)], {"x": [2]}))
+
+
 def test_functions_that_call_themselves() -> None:
     a, b = (function(name, ["x"], ["y"], [call(other, ["x"])]) for name, other in (("A", "B"), ("B", "A")))
     with pytest.raises(ModelError, match="calls itself"):
