@@ -66,6 +66,13 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
                 where=file_name,
             )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
+        if kind.quant is not None and not kind.is_quantised:
+            raise ModelError(f"{name!r}: got scales for dtype {kind.dtype}, expected an integer dtype", where=file_name)
+    _verify_graph(graph, file_name)
+
+
+def _verify_graph(graph: Graph, file_name: str) -> None:
+    """Verify a graph; raise ModelError if it violates a rule of :func:`verify`."""
     try:
         verify(graph, _infer_output_types, constants=_describe_invalid_constants)
     except InternalError as error:
@@ -73,20 +80,28 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
 
 
 def _check_legalisation(graph: Graph, file_name: str) -> None:
-    """Run the legalisation of every operator that has one; raise ModelError if it fails.
+    """Run the legalisation of every operator that has one; raise ModelError if it fails, or makes an invalid graph.
 
-    Legalisation assumes valid operands and attributes, which a file may not have."""
+    Legalisation assumes valid operands and attributes, which a file may not have. It trusts the declared dtypes of quantised
+    results, which verification allows it to choose."""
+    nodes: list[Node] = []
+    types, consts = dict(graph.types), dict(graph.consts)
     for node in graph.nodes:
-        rewrite = registry.get(node.op).legalize
+        rewrite, legalized = registry.get(node.op).legalize, None
         try:
             if rewrite is not None:
                 with np.errstate(all="ignore"):
-                    rewrite(node, graph)
+                    legalized = rewrite(node, replace(graph, types=types, consts=consts))
         except INVALID_INPUT_ERRORS as error:
             what = f"the operands or attributes are invalid ({type(error).__name__}: {error})"
             raise ModelError(what, where=f"{file_name} {node.loc}") from error
         except UnsupportedError:  # compiling says so, of all operators at once
-            continue
+            pass
+        new_nodes, new_types, new_consts = legalized or ((node,), {}, {})
+        nodes.extend(new_nodes)
+        types.update(new_types)
+        consts.update(new_consts)
+    _verify_graph(replace(graph, types=types, consts=consts).with_nodes(nodes), file_name)
 
 
 def _fill_default_attributes(graph: Graph) -> Graph:

@@ -569,12 +569,16 @@ def keep_declared_dtypes(
 ) -> tuple[TensorType, ...]:
     """Return the inferred result types of the operator ``op`` with the dtypes that a graph may declare instead.
 
-    A quantised result of an operator that is legalised or expanded has the dtype that the graph declares, because the
-    replacement requantises to it. Every other result, also one that is not declared (None), has the inferred dtype."""
+    A quantised result of an operator that is legalised or expanded has the dtype that the graph declares, of at most 32 bits,
+    because the replacement requantises to it. Every other result, also one that is not declared (None), has the inferred
+    dtype."""
     definition = get(op)
     if definition.legalize is None and definition.expand is None:
         return tuple(inferred)
-    quantised = [type_ if type_ is not None and type_.is_quantised else None for type_ in declared]
+    quantised = [
+        type_ if type_ is not None and type_.is_quantised and dtypes.dtype_parts(type_.dtype).bits <= 32 else None
+        for type_ in declared
+    ]
     return tuple(
         type_ if own is None else replace(type_, dtype=own.dtype)
         for type_, own in zip_longest(inferred, quantised[: len(inferred)])

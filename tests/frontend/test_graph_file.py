@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from microc.errors import MicrocError, ModelError, UnsupportedError, UsageError
 from microc.frontend import detect, graph_file
 from microc.graph.file import to_bytes
-from microc.graph.ir import Graph
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.graph.text import to_text
 from tests.frontend.mutate import survey
 from tests.graph.graphs import diamond
@@ -48,6 +49,7 @@ def test_it_is_known_by_its_content(graph: Graph, tmp_path: Path) -> None:
         ("groups=1", "groups=2", "is inconsistent"),
         ("int8[1,8,8,1]", "int8[1,8,8,9]", "is inconsistent"),
         ("int8[1,8,8,1]", "int8x4[1,8,8,1]", "expected a scalar dtype"),
+        ("int8[1,8,8,1]", "float32[1,8,8,1]", "got scales for dtype float32, expected an integer dtype"),
         ("int8[1,8,8,1]", "int8[65536,65536,8,1]", "bytes, expected at most"),
         ("output %", "output %x", "not defined"),
     ],
@@ -57,6 +59,25 @@ def test_edits_that_make_no_sense(graph: Graph, old: str, new: str, message: str
     with pytest.raises(ModelError, match=message) as caught:
         graph_file.read_graph_file(with_text(graph, lambda text: text.replace(old, new)), "net.mcg")
     assert caught.value.where.startswith("net.mcg")
+
+
+def test_declared_dtypes_of_quantised_results(graph: Graph) -> None:
+    """Legalisation requantises a layer to the dtype that is declared, but to none of 64 bits, and ``quantize`` to its own."""
+
+    def refuse(network: Graph, name: str, dtype: str) -> str:
+        types = {**network.types, name: replace(network.types[name], dtype=dtype)}
+        with pytest.raises(ModelError) as caught:
+            graph_file.read_graph_file(to_bytes(replace(network, types=types)), "net.mcg")
+        return caught.value.what
+
+    layer = next(node for node in graph.nodes if node.op == "conv2d")
+    assert "got int64" in refuse(graph, layer.outputs[0], "int64")
+    quant = Quant((0.5,), (0,))
+    types = {"x": TensorType((4,), "int8", quant), "y": TensorType((4,), "int16", Quant((0.25,), (0,)))}
+    attrs: dict[str, Attr] = {"scale": (0.25,), "zero_point": (0,), "out_dtype": "int16", "rounding": "away"}
+    network = Graph("model", ("x",), ("y",), (), types, {}).with_nodes([Node("quantize", ("x",), ("y",), attrs)])
+    graph_file.read_graph_file(to_bytes(network), "net.mcg")
+    assert "got uint8[4], expected int16[4]" in refuse(network, "y", "uint8")
 
 
 def test_attributes_that_are_left_out_have_their_defaults(graph: Graph) -> None:
