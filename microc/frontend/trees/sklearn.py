@@ -285,7 +285,11 @@ def _convert_by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -
     builder = GraphBuilder(where)
     features = getattr(estimator, "n_features_in_", None)
     if features is None:
-        raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
+        raise ModelError(
+            "n_features_in_ is missing: the estimator is not fitted, or does not record its number of features",
+            where=where,
+            hint="call fit first",
+        )
     x: str | None = builder.input("input", _check_input_shape(input_shape, features, where))
     for scaler in steps[:-1]:
         x = x and emit_scaler(builder, x, scaler)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of scikit-learn's SVC and NuSVC.
 
-LIBSVM decides between each pair of classes. The label is the class with the most votes. With probabilities, a sigmoid (Platt,
-2000) makes one of each decision, and an iteration couples those of all pairs (Wu, Lin and Weng, 2004, algorithm 2). It stops as
-soon as an error is below a tolerance, so the network iterates as LIBSVM does. Without probabilities, the scores are those of
-``decision_function``.
+LIBSVM decides between each pair of classes. The label is the class with the most votes, or with the highest score if the
+estimator breaks ties. With probabilities, a sigmoid (Platt, 2000) makes one of each decision, and an iteration couples those of
+all pairs (Wu, Lin and Weng, 2004, algorithm 2). It stops as soon as an error is below a tolerance, so the network iterates as
+LIBSVM does. Without probabilities, the scores are those of ``decision_function``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def emit_support_vector_classifier(builder: GraphBuilder, x: str, estimator: Any
     has_probabilities = np.size(getattr(estimator, "_probA", ())) > 0
     if (
         (has_probabilities and len(classes) > _MOST_CLASSES)
-        or estimator.break_ties
+        or (estimator.break_ties and estimator.decision_function_shape == "ovo")  # predict raises an error
         or callable(estimator.kernel)
         or estimator.kernel == "precomputed"
     ):
         raise UnsupportedError(
-            f"got {len(classes)} classes, kernel {estimator.kernel!r} and break_ties={estimator.break_ties}, expected at most "
-            f"{_MOST_CLASSES} classes with probabilities, a kernel of scikit-learn and break_ties=False",
+            f"got {len(classes)} classes, kernel {estimator.kernel!r}, break_ties={estimator.break_ties} and "
+            f"decision_function_shape={estimator.decision_function_shape!r}, expected at most {_MOST_CLASSES} classes with "
+            "probabilities, a kernel of scikit-learn, and break_ties=False with 'ovo'",
             where=where,
             hint="train with probability=False, break_ties=False, and one of the kernels linear, poly, rbf and sigmoid",
         )
@@ -61,18 +62,14 @@ def emit_support_vector_classifier(builder: GraphBuilder, x: str, estimator: Any
     )
     decisions = builder.emit("dense", (values, *operands))
     votes = _emit_votes(builder, decisions, pairs, len(classes))
-    label = emit_class_of_index(builder, builder.emit("argmax", (votes,), {"axis": 1, "out_dtype": "int32"}), classes)
+    breaks_ties = estimator.break_ties and len(classes) > 2
+    if breaks_ties or not has_probabilities:
+        scores = _emit_scores(builder, decisions, votes, estimator, pairs)
+    ranks = scores if breaks_ties else votes
+    label = emit_class_of_index(builder, builder.emit("argmax", (ranks,), {"axis": 1, "out_dtype": "int32"}), classes)
     if has_probabilities:
-        return {
-            "label": label,
-            "probabilities": _emit_coupled_probabilities(builder, decisions, estimator, pairs, len(classes)),
-        }
-    if len(classes) == 2:  # scikit-learn's score is the negative decision; the last column is that of the second class
-        scores = builder.emit("concat", (decisions, builder.emit("neg", (decisions,))), {"axis": 1})
-    elif estimator.decision_function_shape == "ovo":
-        scores = decisions
-    else:
-        scores = _emit_one_vs_rest_scores(builder, decisions, votes, pairs, len(classes))
+        probabilities = _emit_coupled_probabilities(builder, decisions, estimator, pairs, len(classes))
+        return {"label": label, "probabilities": probabilities}
     return {"label": label, "scores": scores}
 
 
@@ -134,6 +131,18 @@ def _emit_votes(builder: GraphBuilder, decisions: str, pairs: list[tuple[int, in
     second_votes = (signs < 0).sum(axis=1).astype(np.float32)  # of each class, if every decision is for the second
     operands = (builder.new_constant("gain", signs), builder.new_constant("votes", second_votes))
     return builder.emit("dense", (won, *operands))
+
+
+def _emit_scores(
+    builder: GraphBuilder, decisions: str, votes: str, estimator: Any, pairs: list[tuple[int, int]]
+) -> str:
+    """Emit the scores of ``decision_function``: for each class, or for each pair of classes."""
+    class_count = len(estimator.classes_)
+    if class_count == 2:  # scikit-learn's score is the negative decision; the last column is that of the second class
+        return builder.emit("concat", (decisions, builder.emit("neg", (decisions,))), {"axis": 1})
+    if estimator.decision_function_shape == "ovo":
+        return decisions
+    return _emit_one_vs_rest_scores(builder, decisions, votes, pairs, class_count)
 
 
 def _emit_one_vs_rest_scores(

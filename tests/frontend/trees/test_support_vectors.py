@@ -66,6 +66,18 @@ def test_compiled_networks_compute_as_their_estimators() -> None:
     np.testing.assert_allclose(probabilities, estimator.predict_proba(x[:1]), atol=2e-5)
 
 
-def test_broken_ties_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="break_ties=True"):
-        read_estimator(fit_classifier(3, break_ties=True)[0])
+@pytest.mark.parametrize("probability", [False, True])
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_ties_are_broken_by_scores(classes: int, probability: bool) -> None:
+    """Rows of 3 classes have ties of votes: the first class would win, and the scores choose another."""
+    estimator, x = fit_classifier(classes, break_ties=True, probability=probability)
+    (label, _), _ = evaluate(read_estimator(estimator, x.shape), {"input": x})
+    np.testing.assert_array_equal(label, estimator.predict(x))
+    estimator.break_ties = False
+    assert (label != estimator.predict(x)).any() == (classes == 3)
+
+
+def test_broken_ties_of_pairs_are_refused() -> None:
+    """scikit-learn's predict raises an error, too."""
+    with pytest.raises(UnsupportedError, match=r"expected .* break_ties=False with 'ovo'"):
+        read_estimator(fit_classifier(3, break_ties=True, decision_function_shape="ovo")[0])
