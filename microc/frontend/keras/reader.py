@@ -31,6 +31,11 @@ _INT8_LAYERS = ("Dense", "Embedding")
 """Classes of layers whose int8 weights, quantised by Keras, microc reads."""
 
 
+_CONFIGURATION_ERRORS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+"""Errors of configurations that lack entries or have others than Keras writes. A text in place of a list of operands contains
+itself."""
+
+
 def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network in ``data``, the bytes of a ``.keras`` file or of a whole model in HDF5; return it as a graph.
 
@@ -43,7 +48,7 @@ def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int
     reader = _ModelReader(file_name, input_shapes)
     try:
         return reader.read_graph(config, weights)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except _CONFIGURATION_ERRORS as error:
         raise _broken_configuration(error, reader.builder.where) from error
 
 
@@ -53,7 +58,10 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeigh
     if data.startswith(HDF5_MAGIC):
         return keras_file.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
-    return keras_file.convert_keras2_config(config), weights
+    try:
+        return keras_file.convert_keras2_config(config), weights
+    except _CONFIGURATION_ERRORS as error:
+        raise _broken_configuration(error, file_name) from error
 
 
 def _broken_configuration(error: Exception, where: str) -> ModelError:
@@ -73,7 +81,7 @@ def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[i
         shapes = {str(own["name"]): own.get("batch_shape") or own.get("batch_input_shape") for own in layers}
         shapes = shapes or {"input": config.get("build_config", {}).get("input_shape")}
         return {name: tuple(shape) for name, shape in shapes.items() if shape is not None}
-    except (KeyError, TypeError, AttributeError) as error:
+    except _CONFIGURATION_ERRORS as error:
         raise _broken_configuration(error, file_name) from error
 
 

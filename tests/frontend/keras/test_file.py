@@ -94,6 +94,20 @@ def test_operands_that_no_layer_computes(read: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "ends"),
+    [(True, ["own", 0, 0]), ([[None]], ["own", 0, 0]), ([{"args": [], "kwargs": {}}], "own")],
+    ids=["no list of calls", "no operand", "a text in place of a key"],
+)
+def test_calls_of_other_types(nodes: Any, ends: Any) -> None:
+    last = {**layer("ReLU"), "inbound_nodes": nodes}
+    inputs = {"input_layers": ends, "output_layers": ends}
+    config = {"class_name": "Functional", "config": {"name": "net", "layers": [last], **inputs}}
+    data = replace_member(archive([], {}, named=False), "config.json", json.dumps(config))
+    with pytest.raises(ModelError, match="the configuration is broken"):
+        reader.read_keras(data, "by_hand.keras", {})
+
+
+@pytest.mark.parametrize(
     ("name", "content", "text"),
     [
         ("config.json", "[1, 2]", r"the configuration: got \[1, 2\], expected an object of JSON"),
