@@ -16,6 +16,7 @@ from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
 from microc.ops.arithmetic import OperatorEmitter
+from microc.tir import ir
 
 # ---- A graph built node by node, with types: for formats whose layers are in order of execution, and for users.
 
@@ -97,7 +98,12 @@ class GraphBuilder:
 
         Raise UsageError for an unknown dtype, or a shape that is no sequence of integers."""
         if not isinstance(shape, Sequence) or not all(isinstance(extent, int | np.integer) for extent in shape):
-            raise UsageError(f"input {name!r}: got shape {shape!r}, expected a tuple of integers such as (1, 64)")
+            hint = "give the number: a graph has fixed extents; te.var is an extent of te.placeholder"
+            has_sizes = isinstance(shape, Sequence) and any(isinstance(extent, ir.Expr) for extent in shape)
+            raise UsageError(
+                f"input {name!r}: got shape {shape!r}, expected a tuple of integers such as (1, 64)",
+                hint=hint if has_sizes else "",
+            )
         if not dtypes.is_valid(dtype):
             raise UsageError(f"input {name!r}: unknown dtype; got {dtype!r}, expected one such as float32 or int8")
         name = fresh_name(self.types, name)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc import tir
+from microc import te, tir
 from microc.errors import ModelError, ProgramError, UsageError
 from microc.plugin import OpDef, Plugin, active
 
@@ -96,6 +96,8 @@ def test_a_graph_refuses_what_it_does_not_know() -> None:
         net.graph("graph", {"y": "z"})
     with pytest.raises(UsageError, match=r"got shape 16, expected a tuple of integers"):
         net.input("y", 16)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"(?s)expected a tuple of integers.*te\.var is an extent of te\.placeholder"):
+        net.input("y", (te.var("n"), 16))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="unknown dtype; got 'float33'"):
         net.input("y", (16,), "float33")
     with pytest.raises(ModelError, match="relu: operands are missing; got 0"):
