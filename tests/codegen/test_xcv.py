@@ -99,7 +99,7 @@ def test_the_meaning_chooses() -> None:
         "cv32e40p": "dot4_int8_int8_word",
         **dict.fromkeys(
             (
-                *("cortex-m4", "cortex-m4+tensor16", "cortex-m7"),
+                *("arm1176", "cortex-m4", "cortex-m4+tensor16", "cortex-m7"),
                 *("cortex-m33", "cortex-m35p", "cortex-m52", "cortex-m55", "cortex-m85"),
             ),
             "dot4_int8_int8",
