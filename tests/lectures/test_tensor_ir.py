@@ -223,3 +223,47 @@ def f(A: T.Buffer((8,), "int32"), D: T.Buffer((8, 8), "int32")):
 """)
     with pytest.raises(microc.errors.ScheduleError, match="reads other elements of 'F' than of 'E'"):
         Schedule(func).reverse_compute_at("F", "i").reverse_compute_at("D", "i")
+
+
+def test_opaque_axes_keep_their_order() -> None:
+    """Running sums along an opaque axis: the block reads as statements, which no step reorders or runs side by side."""
+    func = tir.from_text("""
+@T.prim_func
+def sums(A: T.Buffer((8, 4), "int32"), C: T.Buffer((8, 4), "int32"), D: T.Buffer((4,), "int32")):
+    for i, j, k in T.grid(8, 4, 2):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            vj = T.axis.opaque(4, j)
+            vk = T.axis.reduce(2, k)
+            T.where(j < 3)
+            T.reads(A[vi, vj], C[vi, 0:4])
+            T.writes(C[vi, vj])
+            with T.init():
+                C[vi, vj] = C[vi, T.max(vj - 1, 0)]
+            C[vi, vj] = C[vi, vj] + A[vi, vj] * (vk + 1)
+    for j in range(4):
+        with T.block("D"):
+            vj = T.axis.scan(4, j)
+            D[vj] = D[T.max(vj - 1, 0)] + 1
+""")
+    a, c, d = (
+        np.random.default_rng(5).integers(-99, 99, (8, 4)).astype(np.int32),
+        np.zeros((8, 4), np.int32),
+        np.zeros(4, np.int32),
+    )
+    tir.run(func, [a, c, d])
+    assert np.array_equal(c[:, :3], 3 * np.cumsum(a, 1)[:, :3]) and not c[:, 3].any() and list(d) == [1, 2, 3, 4]
+    steps: list[Callable[[Schedule], Schedule]] = [
+        lambda schedule: schedule.parallel("j"),
+        lambda schedule: schedule.vectorize("j_D"),
+        lambda schedule: schedule.reorder("j", "i"),
+    ]
+    for step in steps:
+        with pytest.raises(microc.errors.ScheduleError, match=r"share elements of '[CD]'"):
+            step(Schedule(func))
+    with pytest.raises(microc.errors.ModelError, match="opaque axes has no annotations"):
+        tir.from_text(
+            tir.to_text(MM_RELU)
+            .replace("T.axis.reduce", "T.axis.opaque")
+            .replace("with T.init", "T.block_attr({'a': 1})\n            with T.init")
+        )

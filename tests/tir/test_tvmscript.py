@@ -107,6 +107,27 @@ def body_of(lines: str, buffers: str = 'x: T.Buffer((8,), "int32"), f: T.Buffer(
             'with T.block("b"):\n        u = T.axis.spatial(8, 0)\n        v = T.axis.spatial(8, 1)\n'
             '        T.where(x[0] < 8)\n        T.block_attr({"a": 1})\n        x[u] = x[v]',
         ),
+        ("f[0] = x[0] * f[1]", 'f[0] = T.Cast("float32", x[0]) * f[1]'),
+        ("f[0] = x[0]", 'f[0] = T.Cast("float32", x[0])'),
+        ("x[0] = x[0] + T.int8(1)", "x[0] = x[0] + 1"),
+        ("x[0] = x[0] + (x[1] > 0)", 'x[0] = x[0] + T.Cast("int32", x[1] > 0)'),
+        ("f[0] = T.pow(f[0], x[0])", 'f[0] = T.pow(f[0], T.Cast("float32", x[0]))'),
+        ("f[0] = T.Select(x[0] > 0, x[0], f[0])", 'f[0] = T.Select(x[0] > 0, T.Cast("float32", x[0]), f[0])'),
+        ("x[4:8] = x[4:8] * 2", "for lane in T.vectorized(4):\n        x[4 + lane] = x[4 + lane] * 2"),
+        ("x[0:8:2] += 1", "for lane in T.vectorized(4):\n        x[lane * 2] = x[lane * 2] + 1"),
+        (
+            "for i in range(2):\n    f[i * 4:i * 4 + 4] = x[i * 4:(i + 1) * 4]",
+            'for lane in T.vectorized(4):\n            f[i * 4 + lane] = T.Cast("float32", x[i * 4 + lane])',
+        ),
+        (
+            'y = T.allocate([8], "int32", "global", True)\ny[0] = 1',
+            'y = T.alloc_buffer((8,), "int32", scope="workspace")',
+        ),
+        (
+            'with T.allocate([8], "int32") as y:\n    z = T.Buffer((2, 4), "int32", data=y)\n    z[1, x[0]] = 1',
+            'y = T.alloc_buffer((8,), "int32", scope="workspace")\n    y[4 + x[0]] = 1',
+        ),
+        ("y = T.Buffer((2, 4), data=x.data)\nz = T.decl_buffer((8,), data=y)\nz[2] = 1", "x[2] = 1"),
         ("for i in range(T.int64(8)):\n    x[i] = 0", "for i in T.serial(8):\n        x[i] = 0"),
     ],
 )
@@ -142,8 +163,24 @@ def padded(var_x: T.handle, var_y: T.handle):
     ("lines", "message"),
     [
         ('x[0] = T.call_extern("int32", "foo", x[0])', r"call_extern.*plugin\.extern"),
-        ('y = T.allocate([8], "int32", "global")', "allocate.*alloc_buffer"),
-        ('y = T.decl_buffer((8,), "int32", data=x)', "unknown keyword argument; got data"),
+        ('y = T.allocate_const([8], "int32", [8])', "allocate_const.*as a parameter"),
+        ('y = T.allocate([8], "int32", "global", x[0] > 0)', r"condition: got x\[0\] > 0.*leave out condition"),
+        ('y = T.allocate([8], "int32", "global", scope="local")', "scope is given twice"),
+        ('y = T.Buffer((8,), "int32")', "no such function.*alloc_buffer"),
+        ('y = T.decl_buffer((8,), "int8", data=x)', "got int8, expected int32, that of x"),
+        ('y = T.decl_buffer((9,), "int32", data=x)', "more elements than x has"),
+        ('y = T.decl_buffer((8,), "int32", data=x, strides=[2])', r"strides: got \[2\]"),
+        ('y = T.decl_buffer((8,), "int32", data=z.data)', "z is not a buffer"),
+        ("x[0:4] = x[4:8]", "reads other elements of x than it stores.*buffer of their own"),
+        ("x[0:4] = f[0:3]", "different lengths; got 3, 4"),
+        ("x[0:] = 1", "a slice without end.*both ends"),
+        ("x[4:0:-1] = 1", "step is no positive number"),
+        ("x[0:x[0]] = 1", "no constant length.*for k in range"),
+        ("y = x[0:4]", "only where a slice is stored.*for k in T.vectorized"),
+        ("x[T.ramp(0, 1, 4)] = 1", "ramp.*T.vectorized"),
+        ("x[0] = T.clz(T.popcount(x[0]))", "of a count of bits.*a name first"),
+        ("x[0] = T.clz(f[0])", "got float32, expected an integer"),
+        ("x[0] = T.And(x[0], x[1])", "got int32, expected bool"),
         ("while x[0] < 1:\n    x[0] += 1", "no loop that ends by a condition.*for loop of the largest number"),
         ("x[0] = T.sigmoid(x[0])", "wrong dtype; got int32, expected a float"),
         (
@@ -161,7 +198,8 @@ def padded(var_x: T.handle, var_y: T.handle):
         ("y = T.alloc_buffer(dtype='int8')", "the shape is missing"),
         ("y = T.alloc_buffer((8,), 'int8', dtype='int8')", "dtype is given twice"),
         ("x[0] = 1.5", "expected an integer literal"),
-        ("x[0] = x[0] + f[0]", "int32 and float32"),
+        ("x[0] = x[0] + f[0]", r"got float32, expected int32.*T\.cast\(value, 'int32'\)"),
+        ("x[0] = x[0] + T.int64(1)", "got int64, expected int32"),
         ('f[0] = T.infinity("int8")', "expected one of float16"),
         ('T.match_buffer(x, (8,), "int32")', "no statement"),
         ('y = T.match_buffer(x, (8,), "int32")', "parameter of type T.handle"),
@@ -242,11 +280,87 @@ def f(q: T.Buffer((64,), "uint32"), x: T.Buffer((64,), "float16"), y: T.Buffer((
     assert np.array_equal(y, right) and np.array_equal(n, np.where(x > 0.5, (x * np.float16(100)).astype(np.int32), 0))
 
 
+def test_integers_are_promoted_as_in_tvm() -> None:
+    """The wider one of two dtypes, the unsigned one of one width; 8 and 16 bits wrap around."""
+    func = tir.from_text("""
+@T.prim_func
+def f(a: T.Buffer((4096,), "int8"), b: T.Buffer((4096,), "int16"), c: T.Buffer((4096,), "uint8"), s: T.Buffer((4096,), "int16"),
+      u: T.Buffer((4096,), "uint8"), w: T.Buffer((4096,), "int32"), n: T.Buffer((4096,), "int8")):
+    for i in range(4096):
+        s[i] = a[i] * b[i] - c[i]
+        u[i] = c[i] * c[i] + (~c[i] >> 1)
+        w[i] = a[i] + a[i]
+        n[i] = -a[i] + (a[i] < b[i])
+""")
+    dice = np.random.default_rng(0)
+    a, b, c = (
+        dice.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, 4096, dtype, endpoint=True)
+        for dtype in (np.int8, np.int16, np.uint8)
+    )
+    right = (
+        a.astype(np.int16) * b - c.astype(np.int16),
+        c * c + (~c >> 1),
+        (a + a).astype(np.int32),
+        -a + (a < b).astype(np.int8),
+    )
+    found = [np.empty(4096, dtype) for dtype in (np.int16, np.uint8, np.int32, np.int8)]
+    tir.run(func, [a, b, c, *found])
+    for mine, built, expected in zip(found, microc.build(func)(a, b, c), right, strict=True):
+        assert np.array_equal(mine, expected) and np.array_equal(built, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_bits_are_counted(dtype: str) -> None:
+    bits, low = np.dtype(dtype).itemsize * 8, np.iinfo(dtype).min
+    func = tir.from_text(f"""
+@T.prim_func
+def f(x: T.Buffer((200,), "{dtype}"), ones: T.Buffer((200,), "{dtype}"), zeros: T.Buffer((200,), "int32")):
+    for i in range(200):
+        ones[i] = T.popcount(x[i])
+        zeros[i] = T.clz(x[i])
+""")
+    powers = [(1 << k) + step for k in range(bits) for step in (-1, 0, 1)]
+    patterns = [n % (1 << bits) for n in (*powers, *np.random.default_rng(0).integers(0, 1 << 62, 200).tolist())][:200]
+    x = np.array([n + 2 * low if low and n >= -low else n for n in patterns], dtype)
+    ones, zeros = np.empty(200, dtype), np.empty(200, np.int32)
+    tir.run(func, [x, ones, zeros])
+    assert list(ones) == [n.bit_count() for n in patterns] and list(zeros) == [bits - n.bit_length() for n in patterns]
+    assert all(map(np.array_equal, microc.build(func)(x), (ones, zeros)))
+
+
+def test_views_share_memory() -> None:
+    func = tir.from_text("""
+@T.prim_func
+def f(A: T.Buffer((4, 6), "int32"), B: T.Buffer((24,), "int32")):
+    data = T.allocate([24], "int32", "global")
+    square = T.Buffer((4, 6), "int32", data=data)
+    flat = T.Buffer((24,), "int32", data=A.data)
+    with T.decl_buffer((24,), "int32", data=data) as line:
+        for i, j in T.grid(4, 6):
+            with T.block("square"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.reads(flat[vi * 6 + vj])
+                T.writes(square[vi, vj])
+                square[vi, vj] = flat[vi * 6 + vj] * 2
+        for i in range(24):
+            B[i] = line[23 - i]
+""")
+    a = np.arange(24, dtype=np.int32).reshape(4, 6)
+    assert list(microc.build(func)(a)) == [2 * (23 - k) for k in range(24)]
+    with pytest.raises(ModelError, match="more elements than A has"):
+        tir.from_text("""
+@T.prim_func
+def f(A: T.Buffer((n, 6), "int32"), n: T.int32, m: T.int32):
+    flat = T.Buffer((m,), "int32", data=A.data)
+    flat[0] = 1
+""")
+
+
 def test_unknown_functions_are_refused() -> None:
-    func = body_of("for i in range(8):\n    x[i] = T.clz(x[i])")
-    with pytest.raises(ProgramError, match=r"(?s)no function T\.clz.*plugin\.extern"):
+    func = body_of("for i in range(8):\n    x[i] = T.nothing(x[i])")
+    with pytest.raises(ProgramError, match=r"(?s)no function T\.nothing.*plugin\.extern"):
         microc.build(func)
-    with pytest.raises(ProgramError, match="without a definition; got clz"):
+    with pytest.raises(ProgramError, match="without a definition; got nothing"):
         tir.run(func, [np.zeros(8, np.int32), np.zeros(8, np.float32)])
     with pytest.raises(ProgramError, match="wrong dtype of the result; got int32, expected a float"):
         microc.build(body_of("x[0] = T.exp(x[0])"))

@@ -35,10 +35,6 @@ _SKIPPED_IMPORTS = ("tvm", "numpy", "__future__")
 _FUNCTION_DECORATORS = ("T.prim_func", "T.prim_func()", "T.prim_func(private=True)", "tvm.script.tir.prim_func")
 
 
-_DENSE_LAYOUT = frozenset({"strides", "elem_offset", "offset_factor"})
-"""Options of ``T.match_buffer`` that lay out memory. All buffers are dense here, so they may only say so."""
-
-
 def from_text(text: str) -> ir.PrimFunc:
     """Parse the text of one function, as :func:`microc.tir.text.to_text` prints it or as TVMScript.
 
@@ -300,15 +296,7 @@ class _FunctionReader:
                 parts.node, f"T.match_buffer: got {format_excerpt(parts.node)}, expected a parameter of type T.handle"
             )
         parts.args = parts.args[1:]
-        for name_of_layout in _DENSE_LAYOUT & parts.options.keys():
-            if ast.unparse(parts.options[name_of_layout]) not in ("None", "0", "1", "[]", "()"):
-                raise_parse_error(
-                    parts.node,
-                    f"T.match_buffer: {name_of_layout}: got {format_excerpt(parts.options[name_of_layout])}, expected a "
-                    "buffer without gaps",
-                    f"leave out {name_of_layout}; index a larger buffer where elements lie apart",
-                )
-            del parts.options[name_of_layout]
+        parts.remove_dense_layout()
         self.params[unescape_keyword(handle)] = buffer = self.scope.read_buffer(name, parts, "global")
         self.scope = self.scope.with_declared(buffer)
 

@@ -6,20 +6,51 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Container, Mapping, Sequence
+from functools import reduce
 from itertools import islice
 from types import MappingProxyType
 from typing import NoReturn, TypeGuard
 
 from microc.base import dtypes
+from microc.base.immutable import frozen
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
+from microc.tir.analysis.simplification import simplify
 from microc.tir.extents import find_size_in_texts
-from microc.tir.operators import BINARY, FUNCTIONS, TOKENS
+from microc.tir.operators import BINARY, COMPARISONS, FUNCTIONS, LOGICAL, TOKENS
 from microc.tir.rewrite import walk_expr
-from microc.tir.text.print import INFIX, TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
+from microc.tir.text.print import TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
 
-Names = Mapping[str, ir.Var | ir.Buffer]
+
+@frozen
+class BufferView:
+    """A second buffer over the memory of ``base``, which TVMScript declares as ``T.Buffer(shape, dtype, data=base)``.
+
+    ``buffer``: its name, its shape, and the dtype of ``base``. The parser translates its indices into those of ``base``."""
+
+    buffer: ir.Buffer
+    base: ir.Buffer
+
+    def translate_indices(self, indices: Sequence[ir.Expr]) -> tuple[ir.Expr, ...]:
+        """Return the indices of the element of ``base`` at the same row-major position."""
+        if not self.base.shape:
+            return ()
+        position: ir.Expr = ir.const(0, "int32")
+        for index, extent in zip(indices, self.buffer.shape, strict=True):
+            position = simplify(position * extent + index)
+        found: list[ir.Expr] = []
+        for extent in reversed(self.base.shape[1:]):
+            found.append(simplify(position % extent))
+            position = simplify(position // extent)
+        return (position, *reversed(found))
+
+
+Names = Mapping[str, ir.Var | ir.Buffer | BufferView]
 """Variables and buffers by name."""
+
+
+_DENSE_LAYOUT = frozenset({"strides", "elem_offset", "offset_factor"})
+"""Options of declarations that lay out memory. All buffers are dense here, so they may only say so."""
 
 
 def raise_parse_error(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
@@ -67,6 +98,17 @@ class CallParts:
                     f"T.{self.name}: unknown keyword argument; got {name}",
                     "use one of " + ", ".join(options),
                 )
+
+    def remove_dense_layout(self) -> None:
+        """Remove the options that lay out memory. ModelError if they do not say that the buffer is dense."""
+        for name in _DENSE_LAYOUT & self.options.keys():
+            if ast.unparse(self.options[name]) not in ("None", "0", "1", "[]", "()"):
+                raise_parse_error(
+                    self.node,
+                    f"T.{self.name}: {name}: got {format_excerpt(self.options[name])}, expected a buffer without gaps",
+                    f"leave out {name}; index a larger buffer where elements lie apart",
+                )
+            del self.options[name]
 
 
 def _read_name_in_namespace_T(node: ast.expr) -> str:
@@ -157,6 +199,10 @@ def _read_float_literal(node: ast.expr, dtype: str) -> float:
     return rounded
 
 
+_COMPARED = frozenset((*COMPARISONS, "min", "max", "not"))
+"""Operators that C computes on integers of 8 and 16 bits as they are."""
+
+
 class ExprReader:
     """Parser of expressions. ``names``: the variables and buffers that names refer to.
 
@@ -204,10 +250,7 @@ class ExprReader:
             case ast.Name(name):
                 return self.read_name(node, name)
             case ast.UnaryOp(op, a) if type(op) in TOKENS:
-                operand = self.read_expr(a)
-                if operand.dtype in dtypes.HALF:
-                    return ir.Cast(operand.dtype, ir.Un(TOKENS[type(op)], ir.Cast("float32", operand)))
-                return ir.Un(TOKENS[type(op)], operand)
+                return _apply(TOKENS[type(op)], self.read_expr(a))
             case ast.BinOp(a, op, b) if type(op) in TOKENS:
                 return self.read_binary(node, TOKENS[type(op)], a, b)
             case ast.Compare(a, ops, others) if all(type(op) in TOKENS for op in ops):
@@ -232,39 +275,36 @@ class ExprReader:
 
     def read_name(self, node: ast.expr, name: str) -> ir.Expr:
         """Read a variable. ModelError if none of this name is declared."""
-        value: ir.Expr | ir.Buffer | None = self.names.get(unescape_keyword(name))
+        value: ir.Expr | ir.Buffer | BufferView | None = self.names.get(unescape_keyword(name))
         if value is None:
             value = find_size_in_texts(name)
-        if value is None or isinstance(value, ir.Buffer):
+        if value is None or isinstance(value, (ir.Buffer, BufferView)):
             raise_parse_error(node, f"{name} is not a variable that is declared here")
         return value if self.reads_indices or name not in self.wide else ir.Cast("int64", value)
 
     def read_binary(self, node: ast.expr, op: str, a: ast.expr, b: ast.expr) -> ir.Expr:
-        """Read an operation ``op`` on the operands ``a`` and ``b``. ModelError if their dtypes differ."""
-        if op in ir.COMPARISONS and not self.reads_indices and self.has_wide_indices(a, b):
+        """Read an operation ``op`` on the operands ``a`` and ``b``, which are promoted to one dtype."""
+        if op in COMPARISONS and not self.reads_indices and self.has_wide_indices(a, b):
             return ExprReader(self.names, self.wide, reads_indices=True).read_binary(node, op, a, b)
+        if op in LOGICAL:
+            return ir.Bin(op, self.read_condition(a), self.read_condition(b))
         left, right = self.read_operands(a, b)
-        if left.dtype != right.dtype:
-            sign = INFIX[op][0] if op in INFIX else op
-            raise_parse_error(
-                node,
-                f"{sign}: operands have different dtypes; got {left.dtype} and {right.dtype}",
-                "cast one of them with T.Cast",
-            )
-        if left.dtype in dtypes.HALF:
-            # C99 has no arithmetic in 16-bit floats. float32 has at least 2p + 2 bits for their p (11 and 8), so that the second
-            # rounding of a sum, product or quotient changes nothing (Figueroa, When is double rounding innocuous?, 1995).
-            wide = ir.Bin(op, ir.Cast("float32", left), ir.Cast("float32", right))
-            return wide if op in ir.COMPARISONS else ir.Cast(left.dtype, wide)
-        return ir.Bin(op, left, right)
+        return _apply(op, left, right)
 
     def read_operands(self, a: ast.expr, b: ast.expr) -> tuple[ir.Expr, ir.Expr]:
-        """Read two expressions. If one of them is a number without dtype, it is read in the dtype of the other."""
+        """Read two expressions, and promote them to one dtype.
+
+        If one of them is a number without dtype, it is read in the dtype of the other."""
         if is_number_literal(a) and not is_number_literal(b):
             right = self.read_expr(b)
-            return self.read_number_beside(a, right), right
-        left = self.read_expr(a)
-        return left, self.read_number_beside(b, left) if is_number_literal(b) else self.read_expr(b)
+            left = self.read_number_beside(a, right)
+        else:
+            left = self.read_expr(a)
+            right = self.read_number_beside(b, left) if is_number_literal(b) else self.read_expr(b)
+        if dtypes.dtype_parts(left.dtype).lanes != dtypes.dtype_parts(right.dtype).lanes:
+            raise_parse_error(a, f"operands have different lanes; got {left.dtype} and {right.dtype}")
+        dtype = _promote(left.dtype, right.dtype)
+        return convert(left, dtype), convert(right, dtype)
 
     def read_number_beside(self, node: ast.expr, other: ir.Expr) -> ir.Expr:
         """Read a number without dtype that is an operand beside ``other``: it has the same dtype."""
@@ -276,15 +316,29 @@ class ExprReader:
         Raises ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             raise_parse_error(node, f"got {format_excerpt(node)}, expected buffer[indices]")
-        buffer = self.names.get(unescape_keyword(node.value.id))
-        if not isinstance(buffer, ir.Buffer):
-            raise_parse_error(node, f"{node.value.id} is not a buffer that is declared here")
+        declared, buffer = self.find_buffer(node, node.value.id)
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if len(indices) != len(buffer.shape):
             raise_parse_error(
                 node, f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}"
             )
-        return buffer, tuple(map(self.read_index, indices))
+        if any(isinstance(index, ast.Slice) for index in indices):
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: a slice is possible only where a slice is stored, as in B[0:4] = A[0:4]",
+                "write a loop over its elements: for k in T.vectorized(4)",
+            )
+        values = tuple(map(self.read_index, indices))
+        if isinstance(declared, BufferView):
+            return declared.base, declared.translate_indices(values)
+        return declared, values
+
+    def find_buffer(self, node: ast.AST, name: str) -> tuple[ir.Buffer | BufferView, ir.Buffer]:
+        """Return the buffer or view of a name, and the buffer whose shape the text sees. ModelError if there is none."""
+        declared = self.names.get(unescape_keyword(name))
+        if not isinstance(declared, (ir.Buffer, BufferView)):
+            raise_parse_error(node, f"{name} is not a buffer that is declared here")
+        return declared, declared.buffer if isinstance(declared, BufferView) else declared
 
     def read_literal(self, node: ast.expr, dtype: str) -> ir.Const:
         """Read a literal as a constant of ``dtype``. ModelError if its value does not fit the dtype."""
@@ -309,10 +363,10 @@ class ExprReader:
         match name:
             case "neg":
                 parts.check_arguments(1, 1)
-                return ir.Un("neg", self.read_expr(args[0]))
+                return _apply("neg", self.read_expr(args[0]))
             case "Not" | "bitwise_not":
                 parts.check_arguments(1, 1)
-                return ir.Un(TVM_UNARY[name], self.read_expr(args[0]))
+                return _apply(TVM_UNARY[name], self.read_expr(args[0]))
             case "Cast":
                 parts.check_arguments(2, 2)
                 return self.read_cast(read_dtype_name(args[0]), args[1])
@@ -324,10 +378,6 @@ class ExprReader:
             case "Select" | "if_then_else":
                 parts.check_arguments(3, 3, "dtype")
                 first, second = self.read_operands(args[1], args[2])
-                if first.dtype != second.dtype:
-                    raise_parse_error(
-                        parts.node, f"T.{name}: values have different dtypes; got {first.dtype} and {second.dtype}"
-                    )
                 self.check_dtype_option(parts, first.dtype)
                 return ir.Select(self.read_condition(args[0]), first, second)
             case "abs" | "rsqrt" | "sigmoid" | "isnan" | "isinf" | "isfinite":
@@ -340,6 +390,18 @@ class ExprReader:
                     raise_parse_error(parts.node, f"T.{name}: wrong dtype; got {operand.dtype}, expected a float")
                 self.check_dtype_option(parts, result.dtype)
                 return result
+            case "popcount" | "clz":
+                parts.check_arguments(1, 1)
+                if _counts_bits(args[0]):  # the operand is repeated: nested calls would multiply their sizes
+                    raise_parse_error(
+                        parts.node,
+                        f"{format_excerpt(parts.node)}: T.{name} of a count of bits",
+                        "give the inner one a name first: count = T.popcount(x)",
+                    )
+                operand = self.read_expr(args[0])
+                if not dtypes.is_integer(operand.dtype):
+                    raise_parse_error(parts.node, f"T.{name}: wrong dtype; got {operand.dtype}, expected an integer")
+                return _count_set_bits(operand) if name == "popcount" else _count_leading_zeros(operand)
             case "likely":  # a hint for loop partitioning, which needs none here
                 parts.check_arguments(1, 1)
                 return self.read_expr(args[0])
@@ -378,13 +440,17 @@ class ExprReader:
                 return ir.Call(name, values, values[0].dtype)
 
     def read_values(self, nodes: Sequence[ast.expr]) -> tuple[ir.Expr, ...]:
-        """Read the arguments of a function whose arguments have one dtype. Numbers without dtype take that of the others."""
+        """Read the arguments of a function, and promote them to one dtype.
+
+        Numbers without dtype take that of the first other argument."""
         read = [None if is_number_literal(node) else self.read_expr(node) for node in nodes]
         typed = next((value for value in read if value is not None), None)
-        return tuple(
+        values = [
             value or (self.read_expr(node) if typed is None else self.read_number_beside(node, typed))
             for value, node in zip(read, nodes, strict=True)
-        )
+        ]
+        dtype = reduce(_promote, (value.dtype for value in values))
+        return tuple(convert(value, dtype) for value in values)
 
     def check_dtype_option(self, parts: CallParts, dtype: str) -> None:
         """Check the keyword argument ``dtype``, which older TVM prints after the arguments, against the dtype of a result."""
@@ -395,11 +461,7 @@ class ExprReader:
         """Read the cast of an expression to ``dtype``. Indices that the text counts in int64 are int32 already."""
         if self.has_wide_indices(value) and (dtype == "int32" or (dtype == "int64" and self.reads_indices)):
             return self.read_index(value)
-        operand = ExprReader(self.names, self.wide).read_expr(value)
-        pair = {dtype, operand.dtype}
-        if len(pair) > 1 and "float32" not in pair and not pair.isdisjoint(dtypes.HALF):
-            operand = ir.Cast("float32", operand)  # the only conversion of 16-bit floats that C gets
-        return ir.Cast(dtype, operand)
+        return _cast(dtype, ExprReader(self.names, self.wide).read_expr(value))
 
     def read_typed_number(self, parts: CallParts, dtype: str) -> ir.Expr:
         """Read ``T.float32(0)``: a literal of ``dtype``, or the cast of another expression to it."""
@@ -425,12 +487,119 @@ def _check_repeated_operand(parts: CallParts, operand: ir.Expr) -> None:
         )
 
 
+def _apply(op: str, *operands: ir.Expr) -> ir.Expr:
+    """Return an operation of one or two operands of one dtype. C computes in 32 bits what is narrower.
+
+    float32 has at least 2p + 2 bits for the p bits (11 and 8) of 16-bit floats, so that the second rounding of a sum, product
+    or quotient changes nothing (Figueroa, When is double rounding innocuous?, 1995). Integers of 8 and 16 bits wrap around
+    as in TVM."""
+    dtype = operands[0].dtype
+    kind, bits, lanes = dtypes.dtype_parts(dtype)
+    is_narrow_integer = kind in ("int", "uint") and bits < 32 and lanes == 1 and op not in _COMPARED
+    is_narrow = is_narrow_integer or dtype in dtypes.HALF
+    wide = f"{kind}32" if is_narrow else dtype
+    values = [convert(operand, wide) for operand in operands]
+    result = ir.Bin(op, *values) if len(values) == 2 else ir.Un(op, *values)
+    return result if wide == dtype or op in COMPARISONS else ir.Cast(dtype, result)
+
+
+def _counts_bits(node: ast.expr) -> bool:
+    """Test whether an expression contains ``T.popcount`` or ``T.clz``."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return any(ast.unparse(call.func) in ("T.popcount", "T.clz") for call in calls)
+
+
+def _cast(dtype: str, operand: ir.Expr) -> ir.Expr:
+    """Return the cast of an operand to ``dtype``."""
+    pair = {dtype, operand.dtype}
+    if len(pair) > 1 and "float32" not in pair and not pair.isdisjoint(dtypes.HALF):
+        operand = ir.Cast("float32", operand)  # the only conversion of 16-bit floats that C gets
+    return ir.Cast(dtype, operand)
+
+
+def convert(operand: ir.Expr, dtype: str) -> ir.Expr:
+    """Return an operand in ``dtype``: a literal where it represents the value, otherwise a cast unless it has the dtype."""
+    if operand.dtype == dtype:
+        return operand
+    if (
+        isinstance(operand, ir.Const)
+        and dtypes.is_integer(operand.dtype)
+        and dtypes.contains_range_of(dtype, operand.dtype)
+    ):
+        return ir.const(int(operand.value), dtype)
+    return _cast(dtype, operand)
+
+
+_DTYPE_RANKS: Mapping[str, int] = MappingProxyType({"bool": 0, "int": 1, "uint": 1, "float": 2})
+
+
+def _promote(a: str, b: str) -> str:
+    """Return the dtype to which TVM promotes operands of dtypes ``a`` and ``b`` (``BinaryOpMatchTypes`` in op.cc).
+
+    It is the float beside an integer, the integer beside a boolean, otherwise the wider one; of a signed and an unsigned
+    integer of one width the unsigned one, as in C. Neither of float16 and bfloat16 holds the other: both become float32."""
+    if {a, b} == set(dtypes.HALF):
+        return "float32"
+
+    def rank(dtype: str) -> tuple[int, int, bool]:
+        kind, bits, _ = dtypes.dtype_parts(dtype)
+        return _DTYPE_RANKS[kind], bits, kind == "uint"
+
+    return max(a, b, key=rank)
+
+
+def is_widening(dtype: str, narrow: str) -> bool:
+    """Test whether a store to ``dtype`` converts ``narrow`` by itself: to a float, or to an integer of all its values."""
+    if dtypes.is_float(dtype):
+        return _promote(dtype, narrow) == dtype
+    return dtypes.is_integer(dtype) and (narrow == "bool" or dtypes.contains_range_of(dtype, narrow))
+
+
+def _reinterpret_unsigned(x: ir.Expr) -> ir.Expr:
+    """Return the bits of an integer as uint32, or as uint64 if it has 64: C computes in no narrower type."""
+    bits = dtypes.dtype_parts(x.dtype).bits
+    unsigned = convert(x, f"uint{bits}")
+    return unsigned if bits >= 32 else ir.Cast("uint32", unsigned)
+
+
+def _count_set_bits(x: ir.Expr) -> ir.Expr:
+    """Return the number of bits of an integer that are 1, in its dtype: sums of 2, 4 and 8 neighbours, then of all bytes."""
+    u = _reinterpret_unsigned(x)
+    width = dtypes.dtype_parts(u.dtype).bits
+
+    def repeat(byte: int) -> ir.Expr:
+        return ir.const(int.from_bytes(bytes([byte]) * (width // 8), "little"), u.dtype)
+
+    def shift(value: ir.Expr, count: int) -> ir.Expr:
+        return ir.Bin("shr", value, ir.const(count, u.dtype))
+
+    pairs = u - ir.Bin("bitand", shift(u, 1), repeat(0x55))
+    nibbles = ir.Bin("bitand", pairs, repeat(0x33)) + ir.Bin("bitand", shift(pairs, 2), repeat(0x33))
+    octets = ir.Bin("bitand", nibbles + shift(nibbles, 4), repeat(0x0F))
+    return convert(shift(octets * repeat(0x01), width - 8), x.dtype)
+
+
+def _count_leading_zeros(x: ir.Expr) -> ir.Expr:
+    """Return the number of zeros before the first 1 of an integer's bits as int32, all bits for 0: a binary search."""
+    bits, u = dtypes.dtype_parts(x.dtype).bits, _reinterpret_unsigned(x)
+
+    def search(low: int, high: int) -> ir.Expr:
+        """Return the result for values of at least ``low`` and at most ``high`` significant bits."""
+        if low == high:
+            return ir.const(bits - low, "int32")
+        middle = (low + high) // 2
+        is_below = ir.Bin("lt", u, ir.const(1 << middle, u.dtype))
+        return ir.Select(is_below, search(low, middle), search(middle + 1, high))
+
+    return search(0, bits)
+
+
 def _expand_function(name: str, x: ir.Expr) -> ir.Expr | None:
     """Return what a function of TVM computes, in operators and functions of TIR; None if ``x`` is no float.
 
     Floats of 16 bits are computed in float32. ``abs`` also takes integers."""
     if not dtypes.is_float(x.dtype):
-        return ir.Select(ir.Bin("lt", x, ir.const(0, x.dtype)), ir.Un("neg", x), x) if name == "abs" else None
+        return ir.Select(ir.Bin("lt", x, ir.const(0, x.dtype)), _apply("neg", x), x) if name == "abs" else None
     if x.dtype in dtypes.HALF:
         wide = _expand_function(name, ir.Cast("float32", x))
         return wide if wide is None or wide.dtype == "bool" else ir.Cast(x.dtype, wide)

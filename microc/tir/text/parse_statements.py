@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,13 +15,16 @@ from microc.tir.analysis.simplification import simplify
 from microc.tir.names import LANES, parse_lanes
 from microc.tir.rewrite import accesses_of, free_vars, substitute_stmt, walk_stmt
 from microc.tir.text.parse_expressions import (
+    BufferView,
     CallParts,
     ExprReader,
     Names,
     check_dtype,
+    convert,
     format_excerpt,
     is_int64_literal,
     is_number_literal,
+    is_widening,
     raise_parse_error,
     read_dtype_name,
     read_integer_literal,
@@ -36,7 +40,11 @@ _BLOCK_WORDS = ("block", "sblock")
 """Names of a block: ``T.block``, and ``T.sblock`` as TVM calls it since 0.23."""
 _PROLOGUE = frozenset(f"{word}_attr" for word in _BLOCK_WORDS) | {"where", "reads", "writes"}
 """Calls between the iterators and the statements of a block. Regions (``T.reads``, ``T.writes``) are derived from the body."""
-_ALLOCATIONS = ("alloc_buffer", "sblock_alloc_buffer", "decl_buffer")
+_ALLOCATIONS = ("alloc_buffer", "sblock_alloc_buffer", "allocate", "decl_buffer")
+_VIEWS = ("Buffer", "decl_buffer", "buffer_decl")
+"""Declarations of a buffer over the memory of another one, which the option ``data`` names."""
+_ORDERED_AXES = ("opaque", "scan")
+"""Axes along which the instances of a block depend on each other."""
 
 Annotations = tuple[tuple[str, int | str], ...]
 
@@ -155,6 +163,10 @@ class NameScope(ExprReader):
             narrower | {var.name for var in wide},
         )
 
+    def with_view(self, name: str, view: ir.Buffer | BufferView) -> NameScope:
+        """Return a scope in which ``name`` is a second name or shape of a declared buffer."""
+        return NameScope({**self.names, name: view}, self.extents, self.sizes, self.wide - {name})
+
     def read_extent(self, node: ast.expr) -> Any:
         """Read an extent: an integer literal, or an expression over the symbolic sizes of the function."""
         value = self.read_index(node)
@@ -193,6 +205,56 @@ class NameScope(ExprReader):
         dtype = read_dtype_name(options["dtype"]) if "dtype" in options else "float32"
         return ir.Buffer(name, tuple(map(self.read_extent, extents)), dtype, memory, align, slots)
 
+    def read_allocation(self, name: str, parts: CallParts) -> ir.Buffer:
+        """Read the declaration of a buffer that the function allocates: ``T.alloc_buffer``, or ``T.allocate`` of TVM, whose
+        third and fourth arguments are the scope and a condition."""
+        if parts.name == "allocate":
+            parts.check_arguments(0, 4, "extents", "shape", "dtype", "scope", "condition", "annotations")
+            extra = dict(zip(("scope", "condition"), parts.args[2:], strict=False))
+            if repeated := extra.keys() & parts.options.keys():
+                raise_parse_error(parts.node, f"buffer {name}: {min(repeated)} is given twice")
+            parts.args, parts.options = parts.args[:2], {**parts.options, **extra}
+            if "extents" in parts.options:
+                parts.options["shape"] = parts.options.pop("extents")
+            for option, default in (("condition", "True"), ("annotations", "{}")):
+                if option in parts.options and ast.unparse(value := parts.options.pop(option)) not in (default, "None"):
+                    raise_parse_error(
+                        value, f"buffer {name}: {option}: got {format_excerpt(value)}", f"leave out {option}"
+                    )
+        parts.remove_dense_layout()
+        buffer = self.read_buffer(name, parts, "workspace")
+        # Global memory is TVM's default; here it belongs to the caller.
+        return replace(buffer, scope="workspace") if buffer.scope == "global" else buffer
+
+    def read_view(self, name: str, parts: CallParts) -> ir.Buffer | BufferView:
+        """Read the declaration of a buffer over the memory of another one: ``T.Buffer(shape, dtype, data=other)``.
+
+        ``other``: a buffer, what ``T.allocate`` returns, or ``buffer.data``."""
+        data = parts.options.pop("data")
+        source = data.value if isinstance(data, ast.Attribute) and data.attr == "data" else data
+        declared, seen = self.find_buffer(data, ast.unparse(source))
+        base = declared.base if isinstance(declared, BufferView) else declared
+        parts.remove_dense_layout()
+        if len(parts.args) < 2:
+            parts.options.setdefault("dtype", ast.Constant(base.dtype))
+        buffer = self.read_buffer(name, parts, base.scope)
+        if buffer.dtype != base.dtype:
+            raise_parse_error(
+                parts.node,
+                f"buffer {name}: wrong dtype; got {buffer.dtype}, expected {base.dtype}, that of {seen.name}",
+                "allocate a buffer for each dtype, or read elements by T.reinterpret",
+            )
+        if buffer.shape == base.shape:
+            return base
+        excess = ir.int_value(simplify(ir.as_index(buffer.size) - ir.as_index(base.size)))
+        if excess is None or excess > 0:
+            raise_parse_error(
+                parts.node,
+                f"buffer {name}: got a shape of more elements than {seen.name} has, expected at most as many",
+                f"reduce the shape, or allocate more elements for {seen.name}",
+            )
+        return BufferView(buffer, base)
+
     def read_suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         """Read the statements of an indented block of text; return them as one statement."""
         body = self.read_statements(nodes)
@@ -209,11 +271,8 @@ class NameScope(ExprReader):
                     bound = self.read_annotated_value(annotation, value)
                     var = ir.Var(read_target_name(target), bound.dtype)
                     return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
-                case ast.Assign([ast.Name() as target], ast.Call() as value) if is_call(ast.Expr(value), *_ALLOCATIONS):
-                    buffer = self.read_buffer(read_target_name(target), CallParts(value), "workspace")
-                    if buffer.scope == "global":  # TVM's default; here global memory belongs to the caller
-                        buffer = replace(buffer, scope="workspace")
-                    return (*found, ir.Alloc(buffer, self.with_declared(buffer).read_suite(rest)))
+                case ast.Assign([ast.Name() as target], ast.Call() as value) if self.is_buffer_declaration(value):
+                    return (*found, self.read_buffer_declaration(target, value, rest))
                 case ast.Assign([ast.Name() as target], value):
                     bound = self.read_expr(value)
                     var = ir.Var(read_target_name(target), bound.dtype)
@@ -228,6 +287,19 @@ class NameScope(ExprReader):
                     found.append(self.read_statement(node))
         return tuple(found)
 
+    def is_buffer_declaration(self, call: ast.Call) -> bool:
+        """Test whether a call in the body of a function declares a buffer: an allocation, or a view of another buffer."""
+        has_data = any(keyword.arg == "data" for keyword in call.keywords)
+        return is_call(ast.Expr(call), *(_VIEWS if has_data else _ALLOCATIONS))
+
+    def read_buffer_declaration(self, target: ast.expr, call: ast.Call, rest: list[ast.stmt]) -> ir.Stmt:
+        """Read the declaration of a buffer, and the statements ``rest`` in which it is declared."""
+        name, parts = read_target_name(target), CallParts(call)
+        if "data" in parts.options:
+            return self.with_view(name, self.read_view(name, parts)).read_suite(rest)
+        buffer = self.read_allocation(name, parts)
+        return ir.Alloc(buffer, self.with_declared(buffer).read_suite(rest))
+
     def read_annotated_value(self, annotation: ast.expr, value: ast.expr) -> ir.Expr:
         """Read the value of a variable with its type: ``T.int32``, ``T.let[T.int32]``, or ``T.let`` for the value's own."""
         match annotation:
@@ -241,8 +313,10 @@ class NameScope(ExprReader):
     def read_statement(self, node: ast.stmt) -> ir.Stmt:
         match node:
             case ast.Assign([ast.Subscript() as target], value):
+                if any(isinstance(part, ast.Slice) for part in ast.walk(target)):
+                    return self.read_slice_store(node)
                 buffer, indices = self.read_element(target)
-                return ir.Store(buffer, indices, self.read_expr_of_type(value, buffer.dtype))
+                return ir.Store(buffer, indices, self.read_stored_value(value, buffer.dtype))
             case ast.AugAssign(ast.Subscript() as target, op, value):
                 sum_ = ast.copy_location(ast.BinOp(target, op, value), node)
                 return self.read_statement(ast.copy_location(ast.Assign([target], sum_), node))
@@ -257,6 +331,10 @@ class NameScope(ExprReader):
                 bound = self.read_expr(value)
                 var = ir.Var(unescape_keyword(name), bound.dtype)
                 return ir.Let(var, bound, self.with_declared(var).read_suite(body))
+            case ast.With([ast.withitem(ast.Call() as context, ast.Name() as name)], body) if (
+                self.is_buffer_declaration(context)
+            ):
+                return self.read_buffer_declaration(name, context, body)
             case ast.With([ast.withitem(context, None)], body):
                 return self.read_with_statement(CallParts(context), body)
             case ast.Expr(value):
@@ -274,6 +352,63 @@ class NameScope(ExprReader):
                 )
             case _:
                 raise_parse_error(node, f"{type(node).__name__} is no statement of TIR")
+
+    def read_stored_value(self, node: ast.expr, dtype: str) -> ir.Expr:
+        """Read a value that is stored to a buffer of ``dtype``, and convert it if that loses no range.
+
+        TVM also converts to narrower dtypes; here the text must say so."""
+        if is_number_literal(node):
+            return self.read_expr_of_type(node, dtype)
+        value = self.read_expr(node)
+        if value.dtype != dtype and not is_widening(dtype, value.dtype):
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: wrong dtype; got {value.dtype}, expected {dtype}",
+                f"write T.cast(value, {dtype!r})",
+            )
+        return convert(value, dtype)
+
+    def read_slice_store(self, node: ast.Assign) -> ir.Stmt:
+        """Read ``B[i, 0:4] = A[i, 0:4] + 1``: a vectorised loop over the elements of the slices, which have one length.
+
+        TVM reads all elements before it stores the first one. So the value may only read elements of the buffer that it
+        replaces itself."""
+        slices = [part for part in ast.walk(node) if isinstance(part, ast.Slice)]
+        counts = {self.read_slice_length(part, node) for part in slices}
+        if len(counts) > 1:
+            raise_parse_error(node, f"slices have different lengths; got {', '.join(map(str, sorted(counts)))}")
+        name = next(label for k in range(len(self.names) + 1) if (label := f"lane{k or ''}") not in self.names)
+        var = ir.Var(name)
+        scope = self.with_declared(var, extents={name: min(counts)})
+        store = scope.read_statement(_SliceIndexer(name).visit(copy.deepcopy(node)))
+        assert isinstance(store, ir.Store)
+        others = [a for a in accesses_of(store.value) if isinstance(a, ir.AddressOf) or a.indices != store.indices]
+        if any(a.buffer == store.buffer for a in (*others, *(a for i in store.indices for a in accesses_of(i)))):
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: reads other elements of {store.buffer.name} than it stores",
+                "copy them to a buffer of their own first",
+            )
+        return ir.For(var, ir.const(min(counts), "int32"), store, _LOOP_KINDS["vectorized"])
+
+    def read_slice_length(self, part: ast.Slice, node: ast.stmt) -> int:
+        """Read the number of elements of a slice. ModelError unless both ends differ by a constant."""
+        step = 1 if part.step is None else read_integer_literal(part.step)
+        if part.upper is None or step < 1:
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: got a slice without end, or whose step is no positive number",
+                "write both ends, as in A[0:4]",
+            )
+        lower = self.read_index(part.lower) if part.lower is not None else ir.const(0, "int32")
+        length = ir.int_value(simplify(self.read_index(part.upper) - lower))
+        if length is None or length < 1:
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: the slice has no constant length of at least 1",
+                "write a loop over its elements: for k in range(begin, end)",
+            )
+        return -(-length // step)
 
     def read_loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
         """Read a ``for`` loop over ``T.grid(...)``, ``T.serial(...)`` or another kind of loop.
@@ -387,6 +522,10 @@ class NameScope(ExprReader):
             init = inner.read_suite(rest[0].body)
             rest = rest[1:]
         suite = inner.read_suite(rest)
+        if any(i.kind in _ORDERED_AXES for i in iters):
+            if annotations:
+                raise_parse_error(attributes[0], "a block of opaque axes has no annotations", "leave out T.block_attr")
+            return _write_without_block(iters, suite, init, predicate)
         if (
             not iters
             and predicate is None
@@ -404,9 +543,7 @@ class NameScope(ExprReader):
         for region in regions:
             if not isinstance(region, ast.Subscript) or not isinstance(region.value, ast.Name):
                 raise_parse_error(region, f"T.{parts.name}: got {format_excerpt(region)}, expected buffer[indices]")
-            buffer = self.names.get(unescape_keyword(region.value.id))
-            if not isinstance(buffer, ir.Buffer):
-                raise_parse_error(region, f"{region.value.id} is not a buffer that is declared here")
+            _, buffer = self.find_buffer(region, region.value.id)
             axes = region.slice.elts if isinstance(region.slice, ast.Tuple) else [region.slice]
             if len(axes) != len(buffer.shape):
                 raise_parse_error(
@@ -426,7 +563,7 @@ class NameScope(ExprReader):
     def read_block_iterator(self, name: str, parts: CallParts) -> ir.IterVar:
         """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
         word = parts.name.removeprefix("axis.")
-        kind = _LETTERS.get(word, _AXIS_KINDS.get(word, ""))
+        kind = word if word in _ORDERED_AXES else _LETTERS.get(word, _AXIS_KINDS.get(word, ""))
         if not kind:
             raise_parse_error(
                 parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce"
@@ -476,6 +613,36 @@ class NameScope(ExprReader):
         ``counts``: extents of the loops over ``variables``."""
         pairs = zip(variables, counts, strict=True)
         return {var.name: _simplify_extent(count) for var, count in pairs if self.depends_on_sizes_only(count)}
+
+
+class _SliceIndexer(ast.NodeTransformer):
+    """Replaces each slice by the index ``begin + lane * step`` of an element."""
+
+    def __init__(self, lane: str) -> None:
+        self.lane = lane
+
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        index: ast.expr = ast.Name(self.lane, ast.Load())
+        if node.step is not None:
+            index = ast.BinOp(index, ast.Mult(), node.step)
+        if node.lower is not None and ast.unparse(node.lower) != "0":
+            index = ast.BinOp(node.lower, ast.Add(), index)
+        return ast.fix_missing_locations(ast.copy_location(index, node.lower or node.upper or index))
+
+
+def _write_without_block(
+    iters: Sequence[ir.IterVar], suite: ir.Stmt, init: ir.Stmt | None, predicate: ir.Expr | None
+) -> ir.Stmt:
+    """Return what a block with opaque axes does as statements outside of blocks, with the bindings in place of its iterators.
+
+    Schedules keep the order of such statements unless they prove that iterations share no element."""
+    if init is not None:
+        first = [ir.Bin("eq", i.var, ir.const(0, "int32")) for i in iters if i.kind == "reduce"]
+        condition = ir.all_of(first)
+        suite = ir.Seq((init if condition is None else ir.If(condition, init), suite))
+    if predicate is not None:
+        suite = ir.If(predicate, suite)
+    return substitute_stmt(suite, {i.var: i.binding for i in iters})
 
 
 def _default_block_name(suite: ir.Stmt) -> str:

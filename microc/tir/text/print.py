@@ -57,7 +57,9 @@ TVM_REFUSED: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("call_extern", "call_packed", "call_pure_extern", "call_intrin"), _EXTERN_HINT),
         **dict.fromkeys(("call_llvm_intrin", "call_llvm_pure_intrin", "call_cpacked", "tvm_call_packed"), _EXTERN_HINT),
-        **dict.fromkeys(("allocate", "allocate_const", "buffer_decl"), _BUFFER_HINT),
+        **dict.fromkeys(("allocate", "Buffer", "buffer_decl"), _BUFFER_HINT),
+        "allocate_const": "declare the constant as a parameter, name: T.Buffer(shape, dtype)",
+        **dict.fromkeys(("Ramp", "ramp", "Broadcast", "broadcast"), "write a loop, for k in T.vectorized(4)"),
         "tvm_storage_sync": "leave it out: barriers are placed where nests of work items need them",
         "handle": "declare the parameter as name: T.Buffer(shape, dtype)",
         "thread_binding": "write for name in T.thread_binding(extent, thread=...)",
@@ -72,7 +74,7 @@ TVM_SPECIAL = frozenset(
         *(*TVM_OPERATORS, *TVM_UNARY, *TVM_FUNCTIONS, *TVM_REFUSED),
         *("neg", "Cast", "cast", "Select", "if_then_else", "likely", "ceildiv", "min_value", "max_value", "infinity"),
         *("boolean", "address_of", "reinterpret", "call"),
-        *("abs", "rsqrt", "sigmoid", "isnan", "isinf", "isfinite"),
+        *("abs", "rsqrt", "sigmoid", "isnan", "isinf", "isfinite", "popcount", "clz"),
     )
 )
 """Names that the parser does not read as the call of a function of the same name."""
