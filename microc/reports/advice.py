@@ -192,7 +192,7 @@ SLOW_SHARE, _NEARLY_FULL_SHARE, _EXPENSIVE_RATIO, _NEGLIGIBLE_SHARE = 0.3, 0.85,
 nearly full if more than this share of its bytes is used. ``_EXPENSIVE_RATIO``: a layer is expensive if its cycles per
 multiply-accumulate exceed those of the median layer by more than this factor. ``_NEGLIGIBLE_SHARE``: no advice is given on an
 expensive layer that takes at most this share of the network's time."""
-_RANGE_BASIS = ", the range over MLPerf Tiny's networks"
+_RANGE_BASIS = ", the range over five int8 networks"
 _MEMORY_NAMES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
 _MIN_COMPARED_MACS = 1000
 """Least number of multiply-accumulates for which a layer's cycles per multiply-accumulate are compared with other layers."""

@@ -73,7 +73,10 @@ static void say_line(const char *before, uint64_t number, const char *after)
     say("\r\n");
 }
 
-/* The counter wraps after 2^32 ticks: it is read at least that often, whenever a byte may have arrived and after every run. */
+/*
+ * The counter wraps after 2^32 ticks. It is read whenever a byte may have arrived and after every run: a run is timed right, a pause
+ * of more than 2^32 ticks, in which the core may sleep, is told too short.
+ */
 static uint64_t tell_time(struct session *session)
 {
     uint32_t now = microc_port_ticks();

@@ -271,7 +271,7 @@ def test_goals_gain_what_their_range_says(model: Path, board: str, goal: str) ->
     (told,) = [each for each in advised(model, board, optimize=goal) if f"--optimize {better}" in each["command"]]
     least, most = ranges[load_board(board).target.cpu]
     assert told["gain"] == (least or None if goal == "size" else None)
-    assert f"{100 * most:.0f} %" in told["text"] and "the range over MLPerf Tiny's networks" in told["text"]
+    assert f"{100 * most:.0f} %" in told["text"] and "the range over five int8 networks" in told["text"]
     before, after = (cycles(model, board, optimize=each) for each in (goal, better))
     assert least - 0.005 <= 1 - after / before <= most + 0.005
 
