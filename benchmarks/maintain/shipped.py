@@ -20,6 +20,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, sqrt
@@ -191,11 +192,15 @@ def _winners(every: Sequence[ShippedSchedule], target: Target, goal: Goal, uses:
 
 
 def _replays(each: ShippedSchedule, met: Met) -> bool:
-    try:
-        replay_on_group(next(g for g in met.lowered if g.algorithm == each.algorithm), each.trace, each.rule)
-    except MicrocError:
-        return False
-    return True
+    return any(True for _ in _replayed(each, met))
+
+
+def _replayed(each: ShippedSchedule, met: Met) -> Iterator[tuple[LoweredGroup, Choice]]:
+    """The function of a schedule's algorithm and what its steps make of it; nothing where they do not apply."""
+    for group in met.lowered:
+        if group.algorithm == each.algorithm:
+            with suppress(MicrocError):
+                yield group, replay_on_group(group, each.trace, each.rule)
 
 
 def improved(
@@ -245,27 +250,39 @@ def write(cpu: str, part: str) -> None:
     found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
     prices = [step * made.kernel_builder.goal.price for _, made in found for step in (*PRICE_STEPS, SIZE_PRICE)]
     known_cores = shipped.list_shipped_cores()  # a core's first file has nothing to keep
-    old = {kernel.key: kernel.schedules for kernel in (shipped.shipped_kernels_of(cpu) if cpu in known_cores else ())}
+    before = shipped.shipped_kernels_of(cpu) if cpu in known_cores else ()
+    old = {kernel.key: kernel.schedules for kernel in before}
+    old_of_layer = {kernel.layer: kernel.schedules for kernel in before}
     lines: dict[str, ShippedKernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):
             key = shipped_key(met.lowered)
             if key not in lines and (known := choices(met, target, prices)):
-                known = _with_measured(known, old.get(key, ()))
-                lines[key] = ShippedKernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
+                layer = f"{met.network} {met.layer.rpartition(' ')[0]}"
+                # A new algorithm changes the keys of its layers; what was measured for them is as good as before.
+                kept = [
+                    each for each in old.get(key, old_of_layer.get(layer, ())) if each.measured and _replays(each, met)
+                ]
+                lines[key] = ShippedKernel(key, layer, _with_measured(known, kept, met, target))
     _keep(cpu, lines, begin)
 
 
-def _with_measured(new: Sequence[ShippedSchedule], old: Sequence[ShippedSchedule]) -> tuple[ShippedSchedule, ...]:
+def _with_measured(
+    new: Sequence[ShippedSchedule], old: Sequence[ShippedSchedule], met: Met, target: Target
+) -> tuple[ShippedSchedule, ...]:
     """The schedules ``new`` that rules choose for a kernel, with those of ``old`` that were measured.
 
-    A measured schedule has the cost of the one in whose place it came; for speed alone it has a cost of its own. It comes behind
-    the others if no rule chooses that one any more."""
+    A measured schedule has the cost of the one in whose place it came; for speed alone it has a cost of its own. If no rule
+    chooses that one any more, it comes behind the others, with the cost that is estimated for itself if that is less: rules then
+    choose something better, with which it has to be compared."""
     found = list(new)
-    for each in (each for each in old if each.measured):
+    for each in old:
         place = next((k for k, other in enumerate(new) if _has_cost_of(each, other)), None)
-        if place is None or each.prices == (0.0, 0.0):
+        if each.prices == (0.0, 0.0):
             found.append(each)
+        elif place is None:
+            own = next(_shipped(group, choice, target, each.prices) for group, choice in _replayed(each, met))
+            found.append(min(each, replace(own, measured=True), key=lambda one: one.cost.instructions))
         else:
             found[place] = replace(each, prices=new[place].prices)
     return tuple(found)
