@@ -568,7 +568,7 @@ def _count_set_bits(x: ir.Expr) -> ir.Expr:
     width = dtypes.dtype_parts(u.dtype).bits
 
     def repeat(byte: int) -> ir.Expr:
-        return ir.const(int.from_bytes(bytes([byte]) * (width // 8), "little"), u.dtype)
+        return ir.const(byte * ((1 << width) // 255), u.dtype)
 
     def shift(value: ir.Expr, count: int) -> ir.Expr:
         return ir.Bin("shr", value, ir.const(count, u.dtype))
