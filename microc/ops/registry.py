@@ -585,7 +585,7 @@ def keep_declared_dtypes(
     )
 
 
-def infer_declared(
+def infer_node_types(
     op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], declared: Sequence[TensorType | None]
 ) -> tuple[TensorType, ...]:
     """Infer the output types of the operator ``op`` like :func:`infer`, for a graph that declares the results

@@ -449,7 +449,7 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     return SizeReport(path.name, project.board.name, **totals, stack=project.peak_stack, layers=layers, symbols=ordered)
 
 
-def measure_firmware_if_built(project: Project) -> SizeReport | None:
+def try_to_measure_firmware(project: Project) -> SizeReport | None:
     """Measure the linked firmware of a project; None if it is not built, or if its program does not record the sizes of
     symbols (:func:`microc.device.toolchain.has_symbol_sizes`)."""
     return measure_firmware(project) if project.elf.is_file() and has_symbol_sizes(project.elf) else None

@@ -22,7 +22,7 @@ from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.errors import FitError, ToolError, UsageError
 from microc.reports.evidence import reject_json_constant
-from microc.reports.firmware_size import measure_firmware_if_built
+from microc.reports.firmware_size import try_to_measure_firmware
 from microc.reports.report import SCHEMA, VERSION, Report, make_report
 from microc.run.board_project import Project, open_project
 from microc.run.desktop.library import Library
@@ -330,7 +330,7 @@ def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, 
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
     if "profile" not in measurements and not project.relocatable:
-        measurements["size"] = measure_firmware_if_built(project)
+        measurements["size"] = try_to_measure_firmware(project)
     return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **measurements)
 
 

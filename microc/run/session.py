@@ -658,10 +658,10 @@ class Device(Showable):
     def profile(self) -> Profile:
         """Measure every layer of one inference, on the inputs that are in the board's memory. ``print`` shows the
         result as a table."""
-        from microc.reports.firmware_size import measure_firmware_if_built
+        from microc.reports.firmware_size import try_to_measure_firmware
         from microc.run.profile import make_profile
 
-        size = measure_firmware_if_built(self.project)
+        size = try_to_measure_firmware(self.project)
         ticks, cycles = self.measure_kernels()
         return make_profile(self.project, self.clock, ticks, size, cycles)
 

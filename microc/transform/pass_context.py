@@ -161,7 +161,7 @@ def _wrap_in_result_check(user_pass: Pass) -> Pass:
                 hint="return a Graph, the same one if nothing changes",
             )
         try:
-            verify(result, registry.infer_declared, f"pass {user_pass.name}")
+            verify(result, registry.infer_node_types, f"pass {user_pass.name}")
         except InternalError as error:
             raise ProgramError(error.what, where=error.where, hint=error.hint) from error
         if (result.inputs, result.outputs) != (graph.inputs, graph.outputs):
@@ -194,7 +194,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
         raise UsageError(
             f"pass {min(mandatory)!r} cannot be disabled: nothing compiles without it", hint="leave out its name"
         )
-    verify(graph, registry.infer_declared, "the frontend", registry.node_constant_error_message)
+    verify(graph, registry.infer_node_types, "the frontend", registry.node_constant_error_message)
     first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
     graph = _run_selected_passes(passes[:first], graph, context)
     graph = graph.with_nodes(_run_on_subgraphs(node, passes, context) for node in graph.nodes)
@@ -209,7 +209,7 @@ def _run_selected_passes(passes: Sequence[Pass], graph: Graph, context: PassCont
         for instrument in context.instruments:
             instrument.before(pass_.name, graph)
         old, graph = graph, pass_.function(graph, context)
-        verify(graph, registry.infer_declared, f"pass {pass_.name}", verified=old)
+        verify(graph, registry.infer_node_types, f"pass {pass_.name}", verified=old)
         for instrument in context.instruments:
             instrument.after(pass_.name, graph)
     return graph

@@ -83,12 +83,7 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
     except FitError as error:
         assert error.hint and ("cannot hold" in str(error) or "does not fit" in str(error))
         return
-    assert "ram" not in limits or arena_bytes(within) <= limits["ram"]
-    assert (
-        "flash" not in limits
-        or flash_bytes(within) <= limits["flash"]
-        or not is_over_for_certain(within, limits["flash"])
-    )
+    check_limits(within, limits)
     _, *tried = within.trials
     assert bool(tried) or within.fingerprint == free.fingerprint or "memories" in shares
     inputs = random_inputs(graph)
@@ -135,12 +130,7 @@ def test_limits_hold_together_with_open_sizes(seed: int, tmp_path: Path) -> None
     except FitError as error:
         assert error.hint
         return
-    assert "ram" not in limits or arena_bytes(within) <= limits["ram"]
-    assert (
-        "flash" not in limits
-        or flash_bytes(within) <= limits["flash"]
-        or not is_over_for_certain(within, limits["flash"])
-    )
+    check_limits(within, limits)
     plain, small = (build_library(shared_files(module, microc.__version__)) for module in (free, within))
     for _ in range(3):
         sizes = {
@@ -153,6 +143,16 @@ def test_limits_hold_together_with_open_sizes(seed: int, tmp_path: Path) -> None
                 np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
             else:
                 np.testing.assert_array_equal(found, wanted)
+
+
+def check_limits(module: Module, limits: Mapping[str, int]) -> None:
+    """Check that a network keeps its limits of RAM and flash, as far as estimates of its code can tell."""
+    assert "ram" not in limits or arena_bytes(module) <= limits["ram"]
+    assert (
+        "flash" not in limits
+        or flash_bytes(module) <= limits["flash"]
+        or not is_over_for_certain(module, limits["flash"])
+    )
 
 
 def is_over_for_certain(module: Module, limit: int) -> bool:

@@ -38,7 +38,7 @@ def test_the_largest_pattern_wins_and_the_meaning_stays() -> None:
     graph = network()
     both = P.op("add", P.op("mul", P.any(), P.const("s")), P.const("t"))
     found = partition(graph, [backend(P.op("mul"), P.op("add"), both, P.op("dense"))], TARGET)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     assert kinds(found.graph) == [EXTERNAL, EXTERNAL, "tanh"]
     assert [[node.op for node in each.region.graph.nodes] for each in found.taken] == [["mul", "add"], ["dense"]]
     assert set(found.taken[0].region.graph.consts) == {"s", "t"} and not found.graph.consts
@@ -79,7 +79,7 @@ def test_a_region_that_a_path_leaves_and_enters_is_not_convex() -> None:
 def test_what_reads_a_region_comes_behind_it() -> None:
     graph = diamond()
     found = partition(graph, [backend(P.op("add", P.op("relu", shared=True), P.any()))], TARGET)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     (taken,) = found.taken
     assert len(taken.region.graph.outputs) == 2 and kinds(found.graph) == ["exp", "tanh", EXTERNAL, "neg"]
     x = {"x": floats(4)}
@@ -97,7 +97,7 @@ def test_regions_never_make_a_circle() -> None:
     for pattern in (first, second):
         assert len(partition(graph, [backend(pattern)], TARGET).taken) == 1
     found = partition(graph, [backend(first, second)], TARGET)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     assert len(found.taken) == 1
 
 

@@ -73,7 +73,7 @@ def backend(leaves: object = leave_out_no_layer) -> Backend:
 
 def test_a_region_ends_where_another_layer_stands_between() -> None:
     found = partition(branches(), [backend()], TARGET)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     assert [[node.op for node in each.region.graph.nodes] for each in found.taken] == [
         ["relu", "mul", "add"],
         ["add", "relu"],
@@ -95,7 +95,7 @@ def test_all_regions_are_convex_and_have_an_order(seed: int) -> None:
     assert sorted((*inside, *others)) == sorted(node.outputs[0] for node in graph.nodes)
     assert all(is_convex(graph, nodes) for nodes in regions)
     found = partition(graph, [backend()], TARGET)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     assert len(found.taken) == len(regions)
     assert [len(each.region.graph.nodes) for each in found.taken] == sorted(map(len, regions), reverse=True)
     x = {name: floats(1, 4, seed=k) for k, name in enumerate(graph.inputs)}

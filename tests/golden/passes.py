@@ -374,9 +374,9 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
 def _text(name: str) -> str:
     what, make, options = CASES[name]
     before = make()
-    verify(before, registry.infer_declared, "the golden graph")
+    verify(before, registry.infer_node_types, "the golden graph")
     after = what.function(before, PassContext(options=options))
-    verify(after, registry.infer_declared, f"pass {what.name}")
+    verify(after, registry.infer_node_types, f"pass {what.name}")
     return f"# before {what.name}\n{to_text(before)}\n# after\n{to_text(after)}"
 
 

@@ -110,10 +110,10 @@ def test_only_legalised_operators_requantise(op: str, is_free: bool) -> None:
     node = Node(op, operands, ("y",), {**registry.get(op).defaults, **own.get(op, {})})
     graph = Graph("one", ("x",), ("y",), (node,), {"x": byte, "y": result})
     if is_free:
-        verify(graph, registry.infer_declared)
+        verify(graph, registry.infer_node_types)
         graph = replace(graph, types={**graph.types, "y": replace(result, quant=None)})
     with pytest.raises(InternalError, match=r"wrong type; got int16.*, expected int8"):
-        verify(graph, registry.infer_declared)
+        verify(graph, registry.infer_node_types)
 
 
 def test_updates_keep_their_type() -> None:

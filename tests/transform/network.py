@@ -99,9 +99,9 @@ def check(
     context: PassContext | None = None,
 ) -> Graph:
     """Run a pass: the result is whole, has the interface it had, keeps known names, and computes the same."""
-    verify(graph, registry.infer_declared, "the test")
+    verify(graph, registry.infer_node_types, "the test")
     result = function(graph, context or PassContext())
-    verify(result, registry.infer_declared, "the pass")
+    verify(result, registry.infer_node_types, "the pass")
     assert (result.inputs, result.outputs) == (graph.inputs, graph.outputs)
     assert all(result.types[name] == graph.types[name] for name in (*graph.inputs, *graph.outputs))
     for seed in range(3):

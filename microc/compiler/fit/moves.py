@@ -37,7 +37,7 @@ from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
 from microc.graph.ir import Graph, verify
 from microc.module import Module
 from microc.ops import registry
-from microc.ops.registry import infer_declared
+from microc.ops.registry import infer_node_types
 from microc.schedule.rules.rule import float_vector_level
 from microc.target import SPEED
 from microc.transform.attention import block_attention, find_attention
@@ -231,7 +231,7 @@ def propose_attention_blocking(search: Search) -> Proposals:
         # The live tensors give a lower bound on the arena, without compiling the graph.
         if changed is graph or (plan and estimate_peak_live_bytes(changed, count_io=options.io_in_arena) >= plan.size):
             continue
-        verify(changed, infer_declared, "attention")
+        verify(changed, infer_node_types, "attention")
         yield f"attention in blocks of {rows} queries", replace(base.configuration, graph=changed)
         if search.best is not search.last and search.best is not base:
             return
@@ -305,7 +305,7 @@ def propose_prewidened_weights(search: Search) -> Proposals:
             continue
         before = chosen
         changed = widen_weights(graph, packed, chosen)
-        verify(changed, infer_declared, PREWIDENED_WEIGHTS_PASS.name)
+        verify(changed, infer_node_types, PREWIDENED_WEIGHTS_PASS.name)
         yield (
             f"{len(chosen)} of {len(packed)} packed weights widened in RAM",
             replace(base.configuration, graph=changed),
@@ -351,7 +351,7 @@ def propose_layers_in_pieces(search: Search) -> Proposals:
         changed = split_layers(graph, channels)
         if changed is graph:
             return
-        verify(changed, infer_declared, "pieces")
+        verify(changed, infer_node_types, "pieces")
         yield f"{len(channels)} layers in pieces", replace(network.configuration, graph=changed)
         if search.last is not search.best:
             return

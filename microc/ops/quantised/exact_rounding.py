@@ -423,14 +423,12 @@ def _floor_sum_of(graph: Graph, node: Node) -> Node | None:
     found = _find_floor_sum_of_node(node.op, tuple(node.attrs.items()), names[:2])
     if found is None:
         return None
-    stored = {name: node.attrs[name] for name in ("minimum", "maximum", "out_dtype")}
-    constants = {
-        "factor_a": found.factors[0],
-        "factor_b": found.factors[1],
-        "addend": found.addend,
-        "shift": found.shift,
-    }
-    return replace(node, op="sum_floor", attrs={**constants, **stored})
+    (factor_a, factor_b), stored = (
+        found.factors,
+        {name: node.attrs[name] for name in ("minimum", "maximum", "out_dtype")},
+    )
+    attrs = {"factor_a": factor_a, "factor_b": factor_b, "addend": found.addend, "shift": found.shift, **stored}
+    return replace(node, op="sum_floor", attrs=attrs)
 
 
 @lru_cache(maxsize=256)

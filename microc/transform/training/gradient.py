@@ -67,7 +67,7 @@ def append_gradients(graph: Graph, loss: str, of: Sequence[str]) -> Graph:
     builder = _GradientBuilder(graph, of)
     builder.differentiate(loss, active)
     result = builder.finish(loss, of)
-    verify(result, registry.infer_declared, "gradient", registry.node_constant_error_message)
+    verify(result, registry.infer_node_types, "gradient", registry.node_constant_error_message)
     return result
 
 

@@ -114,7 +114,7 @@ def append_learning(graph: Graph, head: Head) -> LearningNetwork:
     for name in parameters:
         step.update(name, gradient_name(name))
     result = step.finish()
-    verify(result, registry.infer_declared, "learn", registry.node_constant_error_message)
+    verify(result, registry.infer_node_types, "learn", registry.node_constant_error_message)
     return LearningNetwork(result, outputs, parameters, labels, step.rate.name, loss)
 
 

@@ -47,7 +47,7 @@ def firmware(**options: Any) -> microc.Program:
 @pytest.mark.parametrize("configuration", [U55, "ethos-u55-32,memory=Sram_Only", "ethos-u65-512,memory=Dedicated_Sram"])
 def test_regions_are_what_vela_says_and_the_c_agrees(configuration: str) -> None:
     found = parted(configuration)
-    verify(found.graph, registry.infer_declared)
+    verify(found.graph, registry.infer_node_types)
     assert [[n.op for n in each.region.graph.nodes if n.op != "reshape"] for each in found.taken] == [
         ["add", "max_pool2d", "dense", "softmax"],
         ["conv2d", "conv2d"],

@@ -12,7 +12,7 @@ from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph, run, verify
 from microc.ops.meaning import reference_node_function
-from microc.ops.registry import infer_declared
+from microc.ops.registry import infer_node_types
 from microc.transform.attention import block_attention, find_attention
 from tests.frontend.onnx_model import read
 from tests.transform.network import Network, random_inputs
@@ -79,7 +79,7 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
     found = find_attention(graph)
     assert len(found) == 1
     blocked = block_attention(graph, found, rows)
-    verify(blocked, infer_declared, "the test")
+    verify(blocked, infer_node_types, "the test")
     heads = name != "single"
     loops = [node for node in blocked.nodes if node.op == "loop"]
     assert bool(loops) == (heads or rows < LENGTH)
