@@ -6,19 +6,20 @@
  *
  * PACKAGE: the folder of the npm package. There is no boot ROM: stack pointer and entry are those of the vector table behind
  * the second boot stage. The emulator counts the cycles of each instruction; its flash answers in one cycle, as the chip's
- * cache does when it hits. Only core 0 runs. The program ends with its input.
+ * cache does when it hits. rp2040_cores.cjs adds the second core. The program ends with its input.
  */
 'use strict';
 
 const fs = require('fs');
 const path = require('path');
+const { Cores } = require('./rp2040_cores.cjs');
 
 const FLASH = 0x10000000;
 const BOOT2_BYTES = 0x100;
 const PT_LOAD = 1;
 /* Instructions between two visits of the event loop, which brings input and sends output: some milliseconds. */
 const SLICE = 20000;
-/* Milliseconds between two looks for input while the core sleeps and no timer will wake it. */
+/* Milliseconds between two looks for input while the cores sleep and no timer will wake it. */
 const SLEEP = 1;
 
 function fail(message) {
@@ -52,7 +53,8 @@ function run(mcu) {
   let taken = 0;
   let output = [];
   uart.onByte = (byte) => output.push(byte);
-  mcu.onBreak = () => fail('the firmware has stopped at a breakpoint, at 0x' + mcu.core.PC.toString(16));
+  const cores = new Cores(mcu);
+  cores.onBreak = (k, address) => fail(`the firmware has stopped at a breakpoint, at 0x${address.toString(16)} on core ${k}`);
   process.stdin.on('data', (bytes) => input.push(...bytes));
   process.stdin.on('end', () => process.exit(0));
   process.stdout.on('error', () => process.exit(0));
@@ -69,12 +71,7 @@ function run(mcu) {
   function slice() {
     let asleep = false;
     for (let i = 0; i < SLICE && !asleep; i++) {
-      if (mcu.core.waiting) {
-        mcu.clock.tick(mcu.clock.nanosToNextAlarm);
-        asleep = mcu.core.waiting;
-      } else {
-        mcu.clock.tick((mcu.core.executeInstruction() * 1e9) / mcu.clkSys);
-      }
+      asleep = !cores.step();
       if (taken < input.length) {
         feed();
       }

@@ -144,6 +144,148 @@ def test_an_rp2040_counts_cycles_and_runs_code_from_ram(tmp_path: Path) -> None:
     assert 30_528 < min(cycles) < 1_000_000
 
 
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_both_cores_of_an_rp2040_compute_a_network(tmp_path: Path) -> None:
+    board = load_board("raspberry-pi-pico")
+    skip_without(board)
+    cycles, outputs, stacks = [], [], []
+    image = np.random.default_rng(5).integers(-128, 128, (1, 8, 8, 1), np.int8)
+    for cores in (1, 2):
+        project = open_project(microc.compile(DIGITS, board=board, cores=cores).write(tmp_path / f"{cores}"))
+        build_project(project)
+        with Device(project) as device:
+            device.set_inputs(image.reshape(device.inputs[0]["shape"]))
+            cycles.append(sum(device.kernel_ticks()))
+            outputs.append(np.asarray(device.run(image)))
+            stacks.append(device.stats().core1_stack_bytes)
+    assert np.array_equal(outputs[0], outputs[1]) and not stacks[0] and stacks[1]
+    assert 0.5 * cycles[0] < cycles[1] < 0.6 * cycles[0], "cores do not wait for each other's accesses here"
+
+
+CORES = r"""
+#include "driver.h"
+#include "microc_port.h"
+
+#define SIO(offset) MICROC_REGISTER(0xD0000000u + (offset))
+#define CPUID SIO(0x000u)
+#define FIFO_ST SIO(0x050u)
+#define FIFO_WR SIO(0x054u)
+#define FIFO_RD SIO(0x058u)
+#define UDIVIDEND SIO(0x060u)
+#define UDIVISOR SIO(0x064u)
+#define QUOTIENT SIO(0x070u)
+#define SPINLOCK SIO(0x10Cu)
+#define PENDING MICROC_REGISTER(0xE000E200u)
+
+static uint32_t stack[256];
+static volatile uint32_t results[16];
+static volatile uint32_t step;
+
+static void wait_for(uint32_t number)
+{
+    while (step != number) {
+        __asm volatile("wfe" ::: "memory");
+    }
+}
+
+static void go_to(uint32_t number)
+{
+    step = number;
+    __asm volatile("dsb\n\tsev" ::: "memory");
+}
+
+void microc_core1_work(void)
+{
+    results[0] = CPUID;
+    UDIVIDEND = 200u;
+    UDIVISOR = 9u;
+    go_to(2u);
+    wait_for(3u);
+    results[1] = QUOTIENT;
+    results[2] = SPINLOCK;
+    for (uint32_t k = 0; k < 8u; ++k) {
+        FIFO_WR = 100u + k;
+    }
+    results[3] = FIFO_ST;
+    FIFO_WR = 200u;
+    results[4] = FIFO_ST;
+    FIFO_ST = 0xFu;
+    results[5] = FIFO_ST;
+    go_to(4u);
+    wait_for(5u);
+    results[6] = SPINLOCK;
+    go_to(6u);
+    for (;;) {
+        __asm volatile("wfe" ::: "memory");
+    }
+}
+
+int main(void)
+{
+    uint8_t rounds;
+    microc_port_init();
+    while (microc_port_read(&rounds, 1) == 0) {
+    }
+    for (; rounds != 0u; --rounds) {
+        step = 1u;
+        microc_core1_start(stack + 256);
+        wait_for(2u);
+        results[7] = CPUID;
+        UDIVIDEND = 100u;
+        UDIVISOR = 7u;
+        results[8] = SPINLOCK;
+        FIFO_ST = 0xFu;
+        results[9] = PENDING & (3u << 15);
+        go_to(3u);
+        wait_for(4u);
+        results[10] = QUOTIENT;
+        results[11] = PENDING & (3u << 15);
+        results[12] = 0u;
+        for (uint32_t k = 0; k < 8u; ++k) {
+            results[12] += FIFO_RD;
+        }
+        results[13] = FIFO_ST;
+        (void)FIFO_RD;
+        results[14] = FIFO_ST;
+        FIFO_ST = 0xFu;
+        results[15] = FIFO_ST;
+        SPINLOCK = 1u;
+        go_to(5u);
+        wait_for(6u);
+        SPINLOCK = 1u;
+        (void)microc_port_write((const uint8_t *)results, sizeof results);
+    }
+    for (;;) {
+    }
+}
+"""
+"""What two cores of an RP2040 share (spinlocks, the FIFO between them, events), and what each has (number, divider)."""
+
+VALID, READY, WRITTEN_WHEN_FULL, READ_WHEN_EMPTY = 1, 2, 4, 8
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_cores_of_an_rp2040_share_what_those_of_the_chip_share(tmp_path: Path) -> None:
+    board = load_board("raspberry-pi-pico")
+    skip_without(board)
+    program = tmp_path / "cores.c"
+    program.write_text(CORES)
+    start = file_access.runtime_c_folder() / "ports" / "cores_rp2.c"
+    elf = smoke_firmware(board, tmp_path, program=[program, start])
+    transport = open_transport(make_simulator_address(board, elf))
+    transport.write(b"\3")  # each round resets core 1, and starts it again
+    answer = b""
+    while len(answer) < 3 * 64:
+        answer += transport.read(1.0)
+    transport.close()
+    of_core1 = (1, 200 // 9, 0, 0, WRITTEN_WHEN_FULL, 0, 1 << 3)
+    of_core0 = (0, 1 << 3, 0, 100 // 7, 1 << 15, sum(range(100, 108)), READY, READY | READ_WHEN_EMPTY, READY)
+    for results in struct.iter_unpack("<16I", answer):
+        assert results == of_core1 + of_core0
+
+
 @pytest.mark.parametrize("lacking", ["node", "rp2040js"])
 def test_a_missing_rp2040js_is_told_with_both_ways_round(
     lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
