@@ -186,6 +186,18 @@ def test_each_core_has_a_workspace() -> None:
     assert both.shape == (2, *alone.shape)
 
 
+def test_slices_of_iterations_share_the_workspace_of_their_core() -> None:
+    """Each row writes sums of its own: on threads each keeps its slice, on cores one after the other takes the same."""
+    start = Schedule(matmul(8, 6, 4)).reverse_compute_at("out", "p").set_scope("acc", "workspace")
+
+    def workspace_shape(schedule: Schedule) -> tuple[int, ...]:
+        return next(b.shape for b in lower(schedule.func).params if b.name == "acc")
+
+    alone = workspace_shape(start)
+    assert workspace_shape(start.parallel("p")) == (8, *alone)
+    assert workspace_shape(start.distribute("p", 2)) == (2, *alone)
+
+
 def test_small_loops_and_one_core_change_nothing() -> None:
     schedule = schedule_kernel(matmul(24, 8, 12), "dense", target_for("cortex-m4"))
     choice = Choice(schedule, lower(schedule.func))

@@ -269,14 +269,16 @@ def keep_private_slices(func: ir.PrimFunc, primitive_name: str) -> ir.PrimFunc:
     """Annotate parallel loops as :data:`~microc.tir.names.PRIVATE` if their workspaces consist of one slice an iteration.
 
     Without the annotation a workspace shrinks to the slice of one iteration. With it the slices of all iterations are kept;
-    they take no more memory than the workspace as it is declared. Raises ScheduleError if iterations would share a workspace
+    they take no more memory than the workspace as it is declared. A loop that cores share keeps one slice for each core
+    instead, because a core runs its iterations in order. Raises ScheduleError if iterations would share a workspace
     all the same. ``primitive_name``: name of the primitive that produced ``func``, for messages."""
     for loop in [s for s in walk_stmt(func.body) if isinstance(s, ir.For) and s.kind == "parallel"]:
         loop = find_loop(func.body, loop.var.name)  # an annotated loop around it has replaced it
         inside = [
             b for b in buffers_written(loop.body) if b.scope == "workspace" and is_used_only_in_loop(func, loop, b)
         ]
-        if inside and PRIVATE not in dict(loop.annotations) and all(has_disjoint_iterations(loop, b) for b in inside):
+        shared_workspaces = inside and {PRIVATE, DISTRIBUTED}.isdisjoint(dict(loop.annotations))
+        if shared_workspaces and all(has_disjoint_iterations(loop, b) for b in inside):
             notes = tuple(sorted({**dict(loop.annotations), PRIVATE: 1}.items()))
             func = replace(func, body=replace_stmt(func.body, loop, replace(loop, annotations=notes)))
     _check_parallel(func, primitive_name)
