@@ -65,10 +65,10 @@ def test_both_cores_at_the_same_time(tmp_path: Path) -> None:
     build_and_compare(at_the_same_time("mps2-an521", tmp_path), tmp_path, 5)
 
 
-@pytest.fixture(scope="module")
-def firmware(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Path]:
+@pytest.fixture(scope="module", params=["mps2-an521", "raspberry-pi-pico"])
+def firmware(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Path]:
     """Firmware of two networks that takes code for tuning: one network is run as a whole, the other one is a stream."""
-    board = load_board("mps2-an521")
+    board = load_board(request.param)
     skip_without(board)
     net = Sequence(3, integers=True, width=4, channels=8)
     middle = net.conv(net.x, (3, 3), channels=16, padding=(2, 1, 0, 1))
@@ -105,11 +105,12 @@ def test_a_stream_beside_another_network(firmware: tuple[Bundle, Path]) -> None:
 @pytest.mark.emulator
 def test_loaded_code_runs_on_one_core(firmware: tuple[Bundle, Path]) -> None:
     """A network that two cores share is loaded beside them: the core that calls it runs both halves."""
-    with Device(open_project(firmware[1], "digits")) as device:
+    project = open_project(firmware[1], "digits")
+    with Device(project) as device:
         image = digits.images(1)[0]
         want = device.run(image)
         before = device.stats().core1_stack_bytes
-        loaded = device.load(microc.compile(digits.INT8, board="mps2-an521", cores=2))
+        loaded = device.load(microc.compile(digits.INT8, board=project.board, cores=2))
         assert np.array_equal(np.asarray(loaded(image)), np.asarray(want))
         assert device.stats().core1_stack_bytes == before
 
