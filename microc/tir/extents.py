@@ -313,6 +313,8 @@ def _divide(a: Any, b: Any) -> Any:
         if shared > 1:
             reduced = {monomial: factor // shared for monomial, factor in a.terms.items() if factor // shared}
             return domain._make(reduced, domain._evaluate(reduced)) // (b // shared)
+        if all(factor < 0 for monomial, factor in a.terms.items() if monomial):
+            return -((b - 1 - a) // b)  # a rounded quotient is an atom in one form only: (1 - n) // 2 is -(n // 2)
         match [(monomial, factor) for monomial, factor in a.terms.items() if monomial]:
             case [((ir.Bin("floordiv", inner, ir.Const(int() as first)),), 1)] if first > 0:
                 return (domain.extent_of(inner) + a.terms.get((), 0) * first) // (first * b)

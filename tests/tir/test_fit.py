@@ -71,6 +71,8 @@ n, m = DOMAIN.extent_of(N), DOMAIN.extent_of(M)
     [
         (lambda n, m: n * m * 4 // (m * 2) + m - m, "size_n * 2"),
         (lambda n, m: (n - 1) // 2 + 1, "(size_n + 1) // 2"),
+        (lambda n, m: -((1 - n) // 2), "size_n // 2"),
+        (lambda n, m: (3 - n * 4 - m) // 4, "0 - size_m // 4 - size_n"),
         (lambda n, m: ((n + 1) // 2 * m + m) // m, "(size_n + 1) // 2 + 1"),
         (lambda n, m: (n + 2) * (m - 1) * 6 // (m * 2 - 2) + n // (n + 70), "size_n * 3 + 6"),
         (lambda n, m: ((n + 1) // 2 + 1) // 2 + (n * 2 + 1) // 4, "(size_n + 3) // 4 + size_n // 2"),
