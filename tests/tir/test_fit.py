@@ -14,7 +14,7 @@ from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import generalise_trace, replay_trace
 from microc.tir import ir
 from microc.tir.analysis.linear_forms import scale
-from microc.tir.analysis.size_forms import FittedExtent, RuleFitter, evaluate_at_sizes, fit_strided_rules
+from microc.tir.analysis.size_forms import evaluate_at_sizes, express_integer
 from microc.tir.extents import DependsOnSize, Extent, SizeDomain, is_at_most, is_less, largest, smallest
 from microc.tir.interp import execute
 from microc.tir.lower import lower
@@ -23,44 +23,6 @@ from microc.tir.text.print import format_expr
 from microc.tir.verify import verify
 
 N, M = ir.Var("size_n"), ir.Var("size_m")
-POINTS = ((19, 40), (26, 54), (33, 35), (40, 68), (47, 61), (54, 47))
-
-
-def fitter(points: tuple[tuple[int, int], ...] = POINTS) -> RuleFitter:
-    domain = [{"size_n": n, "size_m": m} for n in range(1, 60) for m in range(1, 70, 5)]
-    return RuleFitter(
-        [FittedExtent(N, tuple(n for n, _ in points)), FittedExtent(M, tuple(m for _, m in points))], domain
-    )
-
-
-@pytest.mark.parametrize(
-    "rule", [lambda n, m: 7, lambda n, m: 3 * n - 2, lambda n, m: n * m * 8 + 4 * n, lambda n, m: n * n * m + 2 * m - 9]
-)
-def test_rules_hold_elsewhere(rule: object) -> None:
-    assert callable(rule)
-    found = fitter().fit_integer([rule(n, m) for n, m in POINTS])
-    assert found is not None
-    assert all(
-        evaluate_at_sizes(found, {"size_n": n, "size_m": m}) == rule(n, m) for n, m in ((1, 1), (2, 9), (100, 3))
-    )
-
-
-def test_what_follows_no_rule() -> None:
-    assert fitter().fit_integer([3, 1, 4, 1, 5, 9]) is None
-
-
-def test_divisions_are_exact_at_all_sizes() -> None:
-    """Even at all points is not even at all sizes."""
-    even = tuple((2 * n, m) for n, m in POINTS)
-    assert fitter(even).fit_integer([n // 2 for n, _ in even]) is None
-    assert fitter().fit_integer([4 * n * m // 2 for n, m in POINTS]) is not None
-
-
-def test_strided_extents_are_told_apart() -> None:
-    pairs = {n: (n + 1) // 4 for n in range(1, 20)}
-    assert next(numbers for _, numbers in fit_strided_rules(N, pairs)) == (1, 1, 4)
-
-
 ALLOWED = [{"size_n": n, "size_m": m} for n in range(1, 61) for m in range(2, 70, 4)]
 DOMAIN = SizeDomain(ALLOWED, [{"size_n": 997, "size_m": 1010}, {"size_n": 1013, "size_m": 994}])
 n, m = DOMAIN.extent_of(N), DOMAIN.extent_of(M)
@@ -87,6 +49,40 @@ def test_arithmetic_of_extents(compute: Callable[[Any, Any], Any], text: str) ->
     made = compute(n, m)
     assert isinstance(made, int) and isinstance(made, Extent) and format_expr(made.expr) == text
     assert all(evaluate_at_sizes(made.expr, at) == compute(at["size_n"], at["size_m"]) for at in ALLOWED)
+
+
+POINTS = ((19, 40), (26, 54), (33, 35), (40, 68), (47, 61), (54, 47))
+HALF = (n + 1) // 2
+AT_POINTS = {tuple(at[k] for at in POINTS): extent for k, extent in enumerate((n, m))}
+KNOWN = {**AT_POINTS, tuple((at[0] + 1) // 2 for at in POINTS): HALF}
+
+
+@pytest.mark.parametrize(
+    ("compute", "strides"),
+    [
+        (lambda n, m: n * 3 - 2, ()),
+        (lambda n, m: n * m * 8, ()),
+        (lambda n, m: (n + 1) // 2 * m * -7, ()),
+        (lambda n, m: n * m * m + 5, ()),
+        (lambda n, m: n * m * 4 // 2, ()),
+        (lambda n, m: n // 3, ()),
+        (lambda n, m: 2 * ((n + 1) // 2) - n + 1, (2, 2)),
+        (lambda n, m: (3 * ((m + 2) // 3) - m + 2) // 2, (2, 3)),
+    ],
+)
+def test_integers_are_expressed_by_extents(compute: Callable[[Any, Any], Any], strides: tuple[int, ...]) -> None:
+    found = express_integer(tuple(compute(*at) for at in POINTS), AT_POINTS, KNOWN, strides)
+    assert found == compute(n, m)
+
+
+def test_integers_that_extents_do_not_determine() -> None:
+    assert express_integer((3, 1, 4, 1, 5, 9), AT_POINTS, KNOWN) is None
+    even = {tuple(n * 2 for n, _ in POINTS): n}
+    assert express_integer(tuple(n for n, _ in POINTS), even, even) is None, (
+        "even at all points is not even at all sizes"
+    )
+    tens = ((10, 40), (20, 54), (30, 35), (40, 68))
+    assert express_integer(tuple(n // 7 for n, _ in tens), {tuple(n for n, _ in tens): n}, {}) is None
 
 
 def test_extents_that_are_constant_are_numbers() -> None:

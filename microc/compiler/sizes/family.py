@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a network at several sizes, and derive rules by which its extents and attributes depend on the sizes.
+"""Read a network at several sizes, and derive the graph for all sizes, whose extents and attributes depend on the sizes.
 
 The graph is read at the largest sizes, at the smallest sizes, and at several points, which are combinations of sizes
-(:func:`choose_points`). All of these graphs must have the same structure. :class:`RuleFitter` derives an expression for
-every extent from its values at the points. With these expressions, :func:`derive_symbolic_graph` makes the graph for all
-sizes.
+(:func:`choose_points`). All of these graphs must have the same structure. :class:`SymbolicGraphDeriver` makes the graph for
+all sizes: operators infer shapes from symbolic operands.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -22,8 +21,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import FittedExtent, Point, RuleFitter, evaluate_at_sizes, fit_strided_rules
-from microc.tir.extents import DependsOnSize, Extent, SizeDomain
+from microc.tir.analysis.size_forms import Point, express_integer
+from microc.tir.extents import DependsOnSize, Extent, SizeDomain, as_expr
 from microc.tir.symbolic import evaluate_shape
 
 # ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
@@ -221,78 +220,129 @@ def _shuffle_points(values_of_each_size: Sequence[Sequence[int]]) -> Iterator[Po
         yield from zip(*orders, strict=False)
 
 
-# ---- The symbolic graph, whose extents and attributes are expressions over the sizes, and the graph at other sizes.
+# ---- The symbolic graph, whose extents and attributes are extents (:mod:`microc.tir.extents`), and the graph at other sizes.
 #
-# No graph pass runs on these graphs, because passes treat axes of one element differently.
+# Nodes are visited in order. Operators infer the shapes of their results from symbolic operands. An attribute that differs
+# between the points is expressed by an extent that is known before its node: limits of slices, targets of reshapes, numbers of
+# elements and pads follow from the extents of operands (:func:`microc.tir.analysis.size_forms.express_integer`). No graph pass
+# runs on symbolic graphs, because passes treat axes of one element differently.
 
 
-def derive_symbolic_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleFitter, domain: SizeDomain) -> Graph:
-    """Derive the network with symbolic sizes: its extents and attributes are extents (:mod:`microc.tir.extents`).
+class SymbolicGraphDeriver:
+    """Derives the symbolic graph of a network, node by node.
 
-    ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
-    are used. Raises UnsupportedError if a number of a node follows no rule, or if the operators do not infer the shapes that
-    the rules give.
-    """
+    ``points``: the combinations of sizes at which the network was read. ``known``: extents that are known so far, by their
+    values at the points."""
 
-    def derive_integer(values: Sequence[int], number_name: str, where: str) -> Any:
-        rule = fitter.fit_integer(values)
-        if rule is None:
-            raise _no_rule_error(number_name, values, where)
-        return domain.extent_of(rule)
+    def __init__(self, graphs_at_sizes: GraphsAtSizes, points: Sequence[Point], domain: SizeDomain) -> None:
+        self.graphs_at_sizes, self.points = graphs_at_sizes, points
+        self.sizes = [domain.extent_of(size.scalar) for size in graphs_at_sizes.sizes]
+        self.known: dict[Point, Any] = {self._values_at_points(extent): extent for extent in self.sizes}
 
-    def derive_type(name: str, largest_type: TensorType) -> TensorType:
-        columns = zip(*(graph.types[name].shape for graph in graphs), strict=True)
+    def _values_at_points(self, number: Any) -> Point:
+        """Return an integer at each point."""
+        return tuple(evaluate_shape((number,), self.graphs_at_sizes.sizes_by_scalar_name(p))[0] for p in self.points)
+
+    def derive_graph(self, graphs: Sequence[Graph], largest: Graph) -> Graph:
+        """Derive the network with symbolic sizes.
+
+        ``graphs``: the network at the points. ``largest``: the network at the largest sizes, whose constants are used. Raises
+        UnsupportedError if a number follows no rule, or if an operator does not infer the shapes of the points."""
+        types: dict[str, TensorType] = {}
+        nodes = list(largest.nodes)
+
+        def derive_types(names: Iterable[str]) -> None:
+            """Derive the types of inputs, constants and other values that no node computes from operands."""
+            for name in names:
+                if name and name not in types:
+                    columns = zip(*(graph.types[name].shape for graph in graphs), strict=True)
+                    shape = tuple(map(self._derive_integer, columns))
+                    if None in shape:
+                        raise self._no_extent_error(name, shape.index(None), [g.types[name].shape for g in graphs])
+                    types[name] = replace(largest.types[name], shape=shape)
+
+        derive_types(largest.inputs)
+        # Nodes without operands come last, because their attributes are numbers of elements of values that others compute.
+        for k in sorted(range(len(nodes)), key=lambda k: not nodes[k].inputs):
+            derive_types(nodes[k].inputs)
+            operands = [types[name] for name in nodes[k].inputs if name]
+            nodes[k] = node = self._derive_node(nodes[k], [graph.nodes[k] for graph in graphs], operands)
+            for name, inferred in zip(node.outputs, infer_symbolic_types(node, types), strict=False):
+                if name:
+                    types[name] = replace(largest.types[name], shape=inferred.shape)
+                    self._add_extents(node, inferred.shape, [graph.types[name].shape for graph in graphs])
+        derive_types(largest.types)
+        return replace(largest, types=types, nodes=tuple(nodes))
+
+    def _add_extents(self, node: Node, shape: Sequence[Any], at_points: Sequence[Sequence[int]]) -> None:
+        """Add the extents of a result to the known ones. Raise UnsupportedError if they are wrong at a point."""
+        columns = [*zip(*at_points, strict=True)]
+        if [self._values_at_points(extent) for extent in shape] != columns:
+            shapes = ", ".join(map(str, at_points))
+            raise _unproved_error(node, f"the operator infers {shape}, other sizes give {shapes}")
+        for column, extent in zip(columns, shape, strict=True):
+            if isinstance(extent, Extent):
+                self.known.setdefault(column, extent)
+
+    def _derive_node(self, largest: Node, at_points: Sequence[Node], operands: Sequence[TensorType]) -> Node:
+        """Derive the attributes of a node. ``at_points``: the node at the points. ``operands``: the types of its operands."""
+        extents: list[Any] = [n for operand in operands for n in operand.shape if isinstance(n, Extent)]
+        strides: Any = largest.attrs.get("strides", ())
+
+        def derive(name: str, values: Sequence[Attr]) -> Any:
+            first, where = values[0], str(largest.loc)
+            if isinstance(first, Graph):
+                inner: Any = largest.attrs[name]
+                return self.derive_graph([v for v in values if isinstance(v, Graph)], inner)
+            if all(v == first for v in values):
+                return first
+            if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
+                columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
+                return tuple(derive(name, column) for column in columns)
+            if all(type(v) is int for v in values):
+                steps = strides if name == "padding" and isinstance(strides, tuple) else ()
+                number = self._derive_integer([v for v in values if isinstance(v, int)], extents, steps)
+                if number is not None:
+                    return number
+            raise _no_rule_error(f"its {name}", values, where)
+
         return replace(
-            largest_type, shape=tuple(derive_integer(column, f"an axis of {name}", name) for column in columns)
+            largest, attrs={name: derive(name, [node.attrs[name] for node in at_points]) for name in largest.attrs}
         )
 
-    def derive_attribute(name: str, values: Sequence[Attr], where: str, largest_value: Attr) -> Any:
-        first = values[0]
-        if isinstance(first, Graph) and isinstance(largest_value, Graph):
-            return derive_symbolic_graph([v for v in values if isinstance(v, Graph)], largest_value, fitter, domain)
-        if all(v == first for v in values):
-            return first
-        if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
-            columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
-            return tuple(derive_attribute(name, column, where, None) for column in columns)
-        if all(type(v) is int for v in values):
-            return derive_integer([v for v in values if isinstance(v, int)], f"its {name}", where)
-        raise _no_rule_error(f"its {name}", values, where)
+    def _derive_integer(self, values: Sequence[int], near: Sequence[Any] = (), strides: Sequence[int] = ()) -> Any:
+        """Return the integer that has these values at the points; None if no known extent expresses it.
 
-    nodes = tuple(
-        replace(
-            node,
-            attrs={
-                key: derive_attribute(key, [n.attrs[key] for n in nodes_at_points], str(node.loc), value)
-                for key, value in node.attrs.items()
-            },
+        ``near``: extents that are tried first. ``strides``: strides of a window, if the integer is its padding."""
+        column = tuple(values)
+        if len(set(column)) == 1:
+            return column[0]
+        if column in self.known:
+            return self.known[column]
+        tried_first = {self._values_at_points(extent): extent for extent in (*near, *self.sizes)}
+        return express_integer(column, tried_first, self.known, strides)
+
+    def _no_extent_error(self, name: str, axis: int, shapes: Sequence[Sequence[int]]) -> UsageError:
+        """Create the UsageError for an axis of an input or a constant. ``shapes``: by point."""
+        at = zip(shapes, map(self.graphs_at_sizes.format_sizes, self.points), strict=True)
+        observed = ", ".join(f"{shape[axis]} at {sizes}" for shape, sizes in at)
+        return UsageError(
+            f"axis {axis} of {name}: no rule derives its extent from the sizes; got {observed}", hint=STEP_HINT
         )
-        for node, nodes_at_points in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
-    )
-    types = {name: derive_type(name, kind) for name, kind in largest.types.items()}
-    for node in nodes:
-        prove_result_shapes(node, types)
-    return replace(largest, types=types, nodes=nodes)
 
 
-def prove_result_shapes(node: Node, types: Mapping[str, TensorType]) -> None:
-    """Raise UnsupportedError unless the operator of a node infers the shapes of its results at all sizes.
+def infer_symbolic_types(node: Node, types: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+    """Infer the types of the results of a node with symbolic attributes from symbolic types of its operands.
 
-    The rules of shapes and attributes are fitted to a few sizes. The operator computes with extents, and extents are equal only
-    if they are equal at all sizes. So this also proves that attributes fit the operands: that a reshape keeps the number of
-    elements, and a slice is inside of its operand."""
+    Extents are equal only if they are equal at all sizes. So this also proves that attributes fit the operands: that a reshape
+    keeps the number of elements, and a slice is inside of its operand. Raise UnsupportedError if they do not."""
     definition = registry.get(node.op)
     try:
-        inferred = definition.infer(
-            {**definition.defaults, **node.attrs}, [types[name] for name in node.inputs if name]
+        return tuple(
+            definition.infer({**definition.defaults, **node.attrs}, [types[name] for name in node.inputs if name])
         )
     except (DependsOnSize, ModelError) as error:
         raise _unproved_error(node, str(error)) from error
-    for name, result in zip(node.outputs, inferred, strict=False):
-        if name and result.shape != types[name].shape:
-            raise _unproved_error(
-                node, f"{name}: the operator infers {result.shape}, other sizes give {types[name].shape}"
-            )
 
 
 def _unproved_error(node: Node, reason: str) -> UnsupportedError:
@@ -416,8 +466,6 @@ _RANDOM_COMBINATIONS = 512
 """Number of random combinations of sizes that can refute a fact, if the combinations are too many to list all."""
 _TRIED_SIZES_END = 65
 """Exclusive upper bound on the sizes that are tried to find sizes that a model supports."""
-_MAX_ADDITIONAL_READS = 40
-"""Maximum number of additional graphs that are read to decide between rules."""
 
 
 @frozen
@@ -507,15 +555,23 @@ class _FamilyReader:
         for point, graph in zip(points, graphs, strict=True):
             self.graphs_at_sizes.check_same_structure(largest, maxima, graph, point)
         largest, *graphs = add_mean_multipliers((largest, *graphs))
-        extents, fitter = self.derive_extent_rules(points, graphs)
-        shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
-        self.check_shapes(extents, largest, maxima)
-        sizes, starts = self.find_smallest_points(extents, largest, maxima)
+        sizes, starts = self.find_smallest_points(maxima)
         small = tuple(map(self.graphs_at_sizes.sizes_by_scalar_name, starts))
         domain = make_size_domain(sizes, small)
-        symbolic = derive_symbolic_graph(graphs, largest, fitter, domain)
+        symbolic = SymbolicGraphDeriver(self.graphs_at_sizes, points, domain).derive_graph(graphs, largest)
+        self.check_shapes(symbolic, symbolic.types, largest, maxima)
         self.check_attributes(symbolic, largest, maxima)
-        return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, shapes)
+        ends = {*largest.inputs, *largest.outputs}  # passes may create other values if an axis has only one element
+        for point in starts:
+            smallest = self.graphs_at_sizes.read_graph_or_none(point)
+            assert smallest is not None
+            self.check_shapes(symbolic, ends, smallest, point)
+        extents = {
+            name: tuple(map(as_expr, kind.shape))
+            for name, kind in symbolic.types.items()
+            if any(isinstance(extent, Extent) for extent in kind.shape)
+        }
+        return NetworkFamily(sizes, tuple(graphs), largest, symbolic, domain, small, extents)
 
     def read_largest(self, maxima: Point) -> Graph:
         """Read the network at its largest sizes ``maxima``.
@@ -540,96 +596,12 @@ class _FamilyReader:
             what = f"the model does not support {sizes}: {error.what}"
             raise ModelError(what, where=error.where, hint=_FIXED_SIZES_HINT) from error
 
-    def derive_extent_rules(
-        self, points: tuple[Point, ...], graphs: Sequence[Graph]
-    ) -> tuple[dict[str, tuple[ir.Expr, ...]], RuleFitter]:
-        """Derive the shape of every value as expressions, and return the shapes and the fitter that derived them."""
-        extents = [FittedExtent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
-        columns = {
-            (name, axis): tuple(g.types[name].shape[axis] for g in graphs)
-            for name, kind in graphs[0].types.items()
-            for axis in range(len(kind.shape))
-        }
-        domain = list_allowed_sizes(self.sizes)
-        fitter = RuleFitter(extents, domain)
-        for (
-            name,
-            axis,
-        ), values in columns.items():  # extents after strides come first, because other rules have them as terms
-            if fitter.fit_integer(values, terms=1) is None:
-                rule = self.derive_strided_rule(points, values, name, axis)
-                if rule is not None:
-                    extents.append(FittedExtent(rule, values))
-                    fitter = RuleFitter(extents, domain)
-        shapes: dict[str, tuple[ir.Expr, ...]] = {}
-        for name, kind in graphs[0].types.items():
-            rules = [fitter.fit_integer(columns[name, axis]) for axis in range(len(kind.shape))]
-            shapes[name] = tuple(rule for rule in rules if rule is not None)
-            if None in rules:
-                axis = rules.index(None)
-                at = zip(points, columns[name, axis], strict=True)
-                observed = ", ".join(f"{n} at {self.graphs_at_sizes.format_sizes(p)}" for p, n in at)
-                raise UsageError(
-                    f"axis {axis} of {name}: no rule derives its extent from the sizes; got {observed}", hint=STEP_HINT
-                )
-        return shapes, fitter
-
-    def derive_strided_rule(
-        self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int
-    ) -> ir.Expr | None:
-        """Derive a rule ``(a * size + b) // c`` of a single size for the extent of an axis; None if no such rule fits.
-
-        If several rules fit, the graph is read at other sizes to decide between them.
-        """
-        for k, size in enumerate(self.sizes):
-            pairs: dict[int, int] = {}
-            if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
-                continue
-            for _ in range(_MAX_ADDITIONAL_READS):
-                rules = fit_strided_rules(size.scalar, pairs)
-                if not rules:
-                    break
-                question = self.find_point_that_separates_rules(size, k, rules, pairs, points[0], name)
-                if question is None:
-                    return rules[0][0]
-                graph = self.graphs_at_sizes.read_graph_or_none(question)
-                assert graph is not None
-                pairs[question[k]] = graph.types[name].shape[axis]
-        return None
-
-    def find_point_that_separates_rules(
-        self,
-        size: Size,
-        size_index: int,
-        rules: Sequence[tuple[ir.Expr, tuple[int, int, int]]],
-        pairs: Mapping[int, int],
-        base: Point,
-        name: str,
-    ) -> Point | None:
-        """Find a point at which the rules give different extents and that the model supports; None if there is none.
-
-        The graph at the point has the value ``name``: passes may create other values if an axis has only one element.
-
-        The point is ``base`` with another value of the size with index ``size_index``. ``pairs``: extents that are
-        known already, by the value of this size.
-        """
-        start = -(-size.minimum // size.step) * size.step
-        for n in range(start, size.maximum + 1, size.step):
-            if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
-                point = (*base[:size_index], n, *base[size_index + 1 :])
-                graph = self.graphs_at_sizes.read_graph_or_none(point)
-                if graph is not None and name in graph.types:
-                    return point
-        return None
-
-    def check_shapes(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
-        """Raise UsageError if the shape of a value in the graph at ``point`` differs from the shape by its rule."""
-        for name, rules in extents.items():
-            expected = tuple(
-                evaluate_at_sizes(rule, self.graphs_at_sizes.sizes_by_scalar_name(point)) for rule in rules
-            )
-            if graph.types[name].shape != expected:
-                actual = graph.types[name].shape
+    def check_shapes(self, symbolic: Graph, names: Iterable[str], graph: Graph, point: Point) -> None:
+        """Raise UsageError if the symbolic shape of one of the values ``names`` is not that of the graph at ``point``."""
+        sizes = self.graphs_at_sizes.sizes_by_scalar_name(point)
+        for name in names:
+            actual, expected = graph.types[name].shape, evaluate_shape(symbolic.types[name].shape, sizes)
+            if actual != expected:
                 raise UsageError(
                     f"{name}: its shape at {self.graphs_at_sizes.format_sizes(point)} violates the rule of the other sizes; "
                     f"got {actual}, expected {expected}",
@@ -652,35 +624,26 @@ class _FamilyReader:
                         hint=STEP_HINT,
                     )
 
-    def find_smallest_points(
-        self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point
-    ) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
+    def find_smallest_points(self, maxima: Point) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
         """Find the smallest sizes that the model supports. Return the sizes with these minima, and three points: the
-        minima, one step above them, and two steps above them.
-
-        Passes may create other nodes if an axis has only one element. Therefore only inputs and outputs are compared
-        with the rules at these points.
-        """
-        sizes, ends = list(self.sizes), {*largest.inputs, *largest.outputs}
+        minima, one step above them, and two steps above them."""
+        sizes = list(self.sizes)
         for k, size in enumerate(sizes):
             first = -(-max(size.minimum, 1) // size.step) * size.step
             for n in range(first, size.maximum + 1, size.step):
                 if self.graphs_at_sizes.read_graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
                     sizes[k] = Size(size.name, size.label, n, size.maximum, size.step)
                     break
-        small = []
-        for extra in range(3):
-            point = tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes)
+        small = [tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes) for extra in range(3)]
+        for point in small:
             try:
-                graph = self.graphs_at_sizes.read_graph(point)
+                self.graphs_at_sizes.read_graph(point)
             except MicrocError as error:
                 raise UsageError(
                     f"the model does not support {self.graphs_at_sizes.format_sizes(point)}: {error.what}",
                     where=error.where,
                     hint="give larger minima, for example --bound NAME=8:64",
                 ) from error
-            self.check_shapes({name: r for name, r in extents.items() if name in ends}, graph, point)
-            small.append(point)
         return tuple(sizes), tuple(small)
 
 

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that depend on tensor sizes: linear forms for many sizes, their ranges, and rules that are fitted to values.
-
-A rule is an expression over symbolic sizes."""
+"""Integers that depend on tensor sizes: linear forms for many sizes, their ranges, and integers expressed by extents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations, combinations_with_replacement
-from math import prod
+from itertools import combinations_with_replacement
+from math import lcm, prod
 from operator import floordiv, mod
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
@@ -357,157 +355,90 @@ class FormRanges:
         return found
 
 
-# ---- Rules: expressions over symbolic sizes, fitted to the values of a number at some sizes.
+# ---- Integers of a graph, expressed by extents.
 #
-# A point is one combination of sizes. A rule is a sum of at most three products with integer factors, plus a constant. The
-# factors of a product are *extents*: symbolic sizes, and strided sizes such as ``(height + 1) // 2``. A rule has fewer unknowns
-# than there are points; the remaining points verify it.
+# A point is one combination of sizes, at which a graph was read. An integer that differs between the points is expressed by
+# known extents: as a multiple of a product of extents, with a constant and an exact divisor, as a floored quotient, or as the
+# padding of windows. An expression has at most two unknown integers, which fewer than all points determine; the others verify it.
 
 Point = tuple[int, ...]
 """One integer for each symbolic size, or one integer for each point."""
-_DEGREE = 3
-"""Most extents in a product."""
-_DIVISOR = 64
-"""Largest divisor of a product."""
-_SPARE = 2
-"""Number of points that must remain to verify a rule, after the points that determine its unknowns."""
+_MIN_POINTS_OF_MULTIPLE, _MIN_POINTS_OF_LINE = 3, 4
+"""Minimum number of values of an extent, to express an integer by a multiple of it, without and with an added constant: two more
+than there are unknowns."""
+_MAX_DIVISOR = 64
+"""Largest divisor of an extent."""
 
 
-@frozen
-class FittedExtent:
-    """An extent or a product of extents in rules: an int32 expression over symbolic sizes, and its value at every point."""
+def express_integer(
+    values: Point, near: Mapping[Point, Any], known: Mapping[Point, Any], strides: Sequence[int] = ()
+) -> Any:
+    """Express an integer that has ``values`` at the points by extents; None if no expression of them has these values.
 
-    expr: ir.Expr
-    values: Point
+    ``near``, ``known``: extents by their values at the points. Products of three extents are formed only of the former.
+    ``strides``: strides of a window, if the integer is its padding."""
+    for extents, degree in ((near, 1), (known, 1), (near, 2), (known, 2), (near, 3)):
+        for parts in combinations_with_replacement(extents.items(), degree):
+            product_values = [prod(numbers) for numbers in zip(*(part[0] for part in parts), strict=True)]
+            line = _find_line(product_values, values)
+            if line is not None:
+                factor, constant, divisor = line
+                dividend = prod(part[1] for part in parts) * factor + constant
+                if divisor == 1 or dividend % divisor == 0:
+                    return dividend // divisor
+            quotient = _find_quotient(*parts[0], values, strides) if degree == 1 else None
+            if quotient is not None:
+                return quotient
+    return None
 
 
-class RuleFitter:
-    """Search for rules: expressions over ``extents`` that have given values at all points.
-
-    Methods return None if there is no such rule. ``domain``: combinations of sizes that may occur at run time, all or many
-    of them, for which divisions must be exact."""
-
-    def __init__(self, extents: Sequence[FittedExtent], domain: Sequence[Mapping[str, int]] = ()) -> None:
-        self.extents, self.domain = tuple(extents), tuple(domain)
-        self.points = len(extents[0].values)
-        self.products = tuple(
-            FittedExtent(
-                _product_of_extents(parts),
-                tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True)),
-            )
-            for degree in range(1, _DEGREE + 1)
-            for parts in combinations_with_replacement(self.extents, degree)
-        )
-        self._memo: dict[tuple[Point, int], ir.Expr | None] = {}
-
-    def fit_integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
-        """Return a rule that is an int32 expression with the given value at each point; None if there is none.
-
-        The rule has at most ``terms`` products. The result is cached."""
-        key = tuple(values)
-        if len(set(key)) == 1:
-            return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
-        if (key, terms) not in self._memo:
-            self._memo[key, terms] = self._find_fitting_rule(key, terms)
-        return self._memo[key, terms]
-
-    def _find_fitting_rule(self, values: Point, terms: int) -> ir.Expr | None:
-        """Find a rule that has the given value at each point; None if there is none.
-
-        A single product is tried first, then sums of few products, then a fraction of a product."""
-        for product in self.products:
-            if product.values == values:
-                return product.expr
-        for count in range(1, terms + 1):
-            if count + 1 + _SPARE > self.points:
-                return None
-            usable = self.products if count < 3 else [p for p in self.products if _count_factors(p.expr) < _DEGREE]
-            for chosen in combinations(usable, count):
-                factors = _solve_integer_factors([p.values for p in chosen], values)
-                if factors is not None:
-                    return _weighted_sum([p.expr for p in chosen], factors)
-        return self._fit_fraction_of_product(values)
-
-    def _fit_fraction_of_product(self, values: Point) -> ir.Expr | None:
-        """Return a rule that is a product times a fraction, if its division is exact for all sizes; else None."""
-        for product in self.products:
-            part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
-            if not 1 < part.denominator <= _DIVISOR or any(
-                v != part * p for v, p in zip(values, product.values, strict=True)
-            ):
-                continue
-            scaled = product.expr if part.numerator == 1 else product.expr * part.numerator
-            if all(evaluate_at_sizes(scaled, sizes) % part.denominator == 0 for sizes in self.domain):
-                return scaled // part.denominator
+def _find_line(extents: Sequence[int], values: Point) -> tuple[int, int, int] | None:
+    """Find ``factor``, ``constant`` and ``divisor`` such that ``(factor * extent + constant) / divisor`` has the values."""
+    low, high = min(extents), max(extents)
+    if low == high:
         return None
-
-
-def _solve_integer_factors(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
-    """Return integer factors of ``columns``, and a constant, such that the weighted sum has exactly the given ``values``.
-
-    The constant is the last element of the result. None if there is no solution, or if a factor is 0. The linear system is
-    solved by least squares in float64, with columns scaled to similar size. Then the solution is rounded to integers, which
-    are checked exactly.
-    """
-    matrix = np.array([*columns, (1,) * len(values)], np.float64).T
-    scale = np.abs(matrix).max(axis=0)
-    found = np.linalg.lstsq(matrix / scale, np.array(values, np.float64), rcond=None)[0] / scale
-    if not np.isfinite(found).all() or np.abs(found).max() > 1 << 52:
+    at_low, at_high = values[extents.index(low)], values[extents.index(high)]
+    slope = Fraction(at_high - at_low, high - low)
+    constant = at_low - slope * low
+    divisor = lcm(slope.denominator, constant.denominator)
+    needed = _MIN_POINTS_OF_LINE if constant else _MIN_POINTS_OF_MULTIPLE
+    if not slope or divisor > _MAX_DIVISOR or len(set(extents)) < needed:
         return None
-    factors = tuple(round(float(f)) for f in found)
-    if 0 in factors[:-1]:
+    if any(slope * n + constant != value for n, value in zip(extents, values, strict=True)):
         return None
-    for number, value in enumerate(values):
-        if sum(f * c[number] for f, c in zip(factors, columns, strict=False)) + factors[-1] != value:
-            return None
-    return factors
+    return int(slope * divisor), int(constant * divisor), divisor
 
 
-def _count_factors(expr: ir.Expr) -> int:
-    """Return the number of factors of an expression that is a product of extents."""
-    return _count_factors(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
+def _find_quotient(extents: Point, extent: Any, values: Point, strides: Sequence[int]) -> Any:
+    """Find a floored quotient of an extent, or the padding of windows along it, that has the values; None if there is none.
+
+    ``extents``: the extent at the points. Several expressions with the right values must be equal at all sizes.
+
+    Windows of stride s over n elements that end with the last one need ``s * ((n + b) // s) - n + c`` elements of padding. One
+    side has all of them, half, or the larger half."""
+    for stride in {*strides} - {1}:
+        is_determined = {n % stride for n in extents} == {
+            *range(stride)
+        }  # padding depends on nothing but this remainder
+        found = _list_paddings(extents, extent, values, stride)
+        if found and (is_determined or all(number == found[0] for number in found)):
+            return found[0]
+    found = []
+    for divisor in range(2, _MAX_DIVISOR + 1):
+        low = max(value * divisor - n for n, value in zip(extents, values, strict=True))
+        high = min(value * divisor - n + divisor - 1 for n, value in zip(extents, values, strict=True))
+        found += [(extent + constant) // divisor for constant in range(low, high + 1)]
+    return found[0] if found and all(number == found[0] for number in found) else None
 
 
-def _product_of_extents(parts: Sequence[FittedExtent]) -> ir.Expr:
-    """Return the product of extents as an expression."""
-    total = parts[0].expr
-    for part in parts[1:]:
-        total = total * part.expr
-    return total
-
-
-def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
-    """Return the sum of ``products`` times ``factors`` as an expression, terms with positive factors first.
-
-    The last element of ``factors`` is a constant, which is added at the end."""
-    total: ir.Expr | None = None
-    for product, factor in sorted(zip(products, factors, strict=False), key=lambda item: item[1] < 0):
-        term = product if abs(factor) == 1 else product * abs(factor)
-        if total is None:
-            total = term if factor > 0 else ir.const(0, "int32") - term
-        else:
-            total = total + term if factor > 0 else total - term
-    assert total is not None
-    rest = factors[-1]
-    return total if rest == 0 else total + rest if rest > 0 else total - (-rest)
-
-
-def fit_strided_rules(
-    symbol: ir.Var, values_by_size: Mapping[int, int], limit: int = 64
-) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
-    """Return rules ``(a * symbol + b) // c`` that hold for all ``values_by_size`` (size -> value), with the smallest c first.
-
-    Each rule is returned with its parameters (a, b, c). ``limit``: the largest c, and the most that b may exceed the smallest
-    possible b. More pairs may be needed to choose among the rules."""
-    found: list[tuple[ir.Expr, tuple[int, int, int]]] = []
-    for c in range(2, limit + 1):
-        for a in range(1, 9):
-            low = max(value * c - a * size for size, value in values_by_size.items())
-            high = min(value * c - a * size + c - 1 for size, value in values_by_size.items())
-            for b in range(low, min(high, low + limit) + 1):
-                scaled = symbol if a == 1 else symbol * a
-                moved = scaled if b == 0 else scaled + b if b > 0 else scaled - (-b)
-                found.append((moved // c, (a, b, c)))
+def _list_paddings(extents: Point, extent: Any, values: Point, stride: int) -> list[Any]:
+    """List the paddings of windows of stride ``stride`` along an extent that have the values."""
+    found: list[Any] = []
+    for offset in range(stride):
+        lacking = [stride * ((n + offset) // stride) - n for n in extents]
+        for share, constant in ((1, values[0] - lacking[0]), *((2, 2 * values[0] - lacking[0] + k) for k in (0, 1))):
+            if all((n + constant) // share == value for n, value in zip(lacking, values, strict=True)):
+                found.append((stride * ((extent + offset) // stride) - extent + constant) // share)
     return found
 
 

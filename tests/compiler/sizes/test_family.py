@@ -20,7 +20,7 @@ from microc.codegen.c.source import network_files
 from microc.compiler.options import Bound, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.compiler.single_function import open_dynamic_sizes
-from microc.compiler.sizes.family import prove_result_shapes, read_family
+from microc.compiler.sizes.family import infer_symbolic_types, read_family
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node
 from microc.run import board_project
@@ -510,9 +510,9 @@ def test_shapes_that_operators_do_not_infer_are_refused(tmp_path: Path) -> None:
     shape = reshape.attrs["shape"]
     assert isinstance(shape, tuple)
     longer = replace(reshape, attrs={"shape": (*shape[:-2], cast(int, shape[-2]) + 1, shape[-1])})
-    prove_result_shapes(reshape, family.symbolic.types)
+    infer_symbolic_types(reshape, family.symbolic.types)
     with pytest.raises(UnsupportedError, match="reshape: its shapes are not those of a rule at all sizes"):
-        prove_result_shapes(longer, family.symbolic.types)
+        infer_symbolic_types(longer, family.symbolic.types)
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
