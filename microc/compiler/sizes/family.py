@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -136,11 +136,19 @@ def choose_points(graphs_at_sizes: GraphsAtSizes, largest: Graph) -> tuple[Point
     Larger and larger sizes are tried, until no dynamic extent is small in any layer.
     """
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
-    points: tuple[Point, ...] = ()
-    for scale in _SCALES:
-        points = _choose_points_at_scale(graphs_at_sizes, static_extents, scale) or points
-        if points and _find_smallest_dynamic_extent(graphs_at_sizes, points) >= _MIN_DYNAMIC_EXTENT:
-            break
+    count = _POINTS_FOR_ONE_SIZE if len(graphs_at_sizes.sizes) == 1 else _POINTS_FOR_SEVERAL_SIZES
+
+    def choose_points_at_scale(scale: int, limit: int) -> tuple[Point, ...]:
+        return _choose_points_at_scale(graphs_at_sizes, static_extents, scale, count, limit)
+
+    def is_large_enough(points: Sequence[Point]) -> bool:
+        return len(points) > 1 and _find_smallest_dynamic_extent(graphs_at_sizes, points) >= _MIN_DYNAMIC_EXTENT
+
+    # The first two points show most scales to be too small, so that no more graphs are read at these scales.
+    scales = (scale for scale in _SCALES if is_large_enough(choose_points_at_scale(scale, 2)))
+    large_enough = filter(is_large_enough, (choose_points_at_scale(scale, count) for scale in scales))
+    largest_possible = filter(None, (choose_points_at_scale(scale, count) for scale in reversed(_SCALES)))
+    points = next(chain(large_enough, largest_possible), ())
     if len(points) < 2:
         graphs_at_sizes.read_graph(
             tuple(_SMALLEST_POINT_STEPS * size.step for size in graphs_at_sizes.sizes)
@@ -159,14 +167,16 @@ def choose_points(graphs_at_sizes: GraphsAtSizes, largest: Graph) -> tuple[Point
     return points
 
 
-def _choose_points_at_scale(graphs_at_sizes: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
-    """Choose points whose sizes are ``scale`` times the smallest ones. Return an empty tuple if too few are possible.
+def _choose_points_at_scale(
+    graphs_at_sizes: GraphsAtSizes, static_extents: set[int], scale: int, count: int, limit: int
+) -> tuple[Point, ...]:
+    """Choose ``count`` points whose sizes are ``scale`` times the smallest ones. Return the first ``limit`` of them; an empty
+    tuple if too few are possible.
 
     At scale 1, points with small sizes are added if the model does not support enough large ones.
     """
-    wanted = _POINTS_FOR_ONE_SIZE if len(graphs_at_sizes.sizes) == 1 else _POINTS_FOR_SEVERAL_SIZES
     large = [
-        _list_large_sizes(size, static_extents, wanted, _SMALLEST_POINT_STEPS * scale + 16 * k)
+        _list_large_sizes(size, static_extents, count, _SMALLEST_POINT_STEPS * scale + 16 * k)
         for k, size in enumerate(graphs_at_sizes.sizes)
     ]  # far apart
     available = [large[k] + _list_allowed_sizes(size) for k, size in enumerate(graphs_at_sizes.sizes)]
@@ -174,7 +184,7 @@ def _choose_points_at_scale(graphs_at_sizes: GraphsAtSizes, static_extents: set[
     for point in (*_shuffle_points(large), *_shuffle_points(available if scale == 1 else large)):
         if graphs_at_sizes.read_graph_or_none(point) is not None:
             points[point] = None
-        if len(points) == wanted:
+        if len(points) == limit:
             return tuple(points)
     return tuple(points) if scale == 1 else ()
 

@@ -403,14 +403,26 @@ class GeneralKernelBuilder(KernelBuilder):
         consts = {name: symbolic.consts[name] for name in names if name in symbolic.consts}
         only_nodes = replace(symbolic, nodes=tuple(nodes), types=types, consts=consts)
         exceptions = sorted(self.family.domain.exceptions.items())[-_MAX_EXCEPTIONS:]
+        lowered: list[tuple[Graph, DirectFunction | None]] = []
         for sizes in (*self.family.small, *(sizes for _, sizes in exceptions)):
             graph = instantiate_graph(only_nodes, sizes)
-            group = lower_group(
-                *adapt_group_to_core(graph, graph.nodes, self.target), product_multiples(self.target), "kernel"
-            )
-            if group.macs <= MAX_INTERPRETED_STORES:
-                schedule = schedule_as_written(group.func, self.target)
-                yield sizes, (lower(schedule.func), _pack_constants(group, schedule))
+            # Behind strides several small sizes give the same extents. Constants are equal if types are.
+            same = [k for k, (at, _) in enumerate(lowered) if (at.nodes, at.types) == (graph.nodes, graph.types)]
+            if not same:
+                lowered.append((graph, self.lower_direct_function(graph)))
+            direct = lowered[same[0] if same else -1][1]
+            if direct is not None:
+                yield sizes, direct
+
+    def lower_direct_function(self, graph: Graph) -> DirectFunction | None:
+        """Lower a group for fixed sizes; None if its comparison would take too long."""
+        group = lower_group(
+            *adapt_group_to_core(graph, graph.nodes, self.target), product_multiples(self.target), "kernel"
+        )
+        if group.macs > MAX_INTERPRETED_STORES:
+            return None
+        schedule = schedule_as_written(group.func, self.target)
+        return lower(schedule.func), _pack_constants(group, schedule)
 
     def list_variants(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
         """Yield the candidates for a group: every schedule of every algorithm, the cheapest first, and last the
@@ -454,16 +466,23 @@ class GeneralKernelBuilder(KernelBuilder):
         """
         general = write_sizes(func, [a.shape for a in arrays], self.family.maxima)
         if general.func.scalars or any(isinstance(n, Extent) for p in func.params for n in p.shape):
+            valid: set[ir.PrimFunc] = set()
             for sizes in (self.family.maxima, *self.family.small):
-                _require_valid(general.specialised_to(sizes), f"at sizes {_format_sizes(sizes)}", tables)
+                own = general.specialised_to(sizes)
+                if own not in valid:  # different sizes may give the same extents
+                    valid.add(_require_valid(own, f"at sizes {_format_sizes(sizes)}", tables))
+            compared: set[tuple[ir.PrimFunc, int]] = set()
             for sizes, (direct, constants) in direct_functions:
                 own = general.specialised_to(sizes)
+                if (own, id(direct)) in compared:
+                    continue
                 if count_executed_stores(own.body) + count_executed_stores(direct.body) > MAX_INTERPRETED_STORES:
                     continue
                 if not have_same_results(own, arrays, direct, constants):
                     raise WrongAtSomeSize(
                         f"the function for all sizes gives other results at sizes {_format_sizes(sizes)}"
                     )
+                compared.add((own, id(direct)))
         return general.func
 
 
