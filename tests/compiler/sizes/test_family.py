@@ -20,7 +20,7 @@ from microc.codegen.c.source import network_files
 from microc.compiler.options import Bound, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.compiler.single_function import open_dynamic_sizes
-from microc.compiler.sizes.family import infer_symbolic_types, read_family
+from microc.compiler.sizes.family import infer_symbolic_types, instantiate_graph, read_family
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node
 from microc.run import board_project
@@ -474,6 +474,58 @@ def test_rules_of_shapes(tmp_path: Path) -> None:
         at = {"size_height": height, "size_width": width}
         told = tuple(evaluate_at_sizes(e, at) for e in family.extents["y"])
         assert told == graph.types["y"].shape
+
+
+def strided_same() -> Any:
+    """Padding that depends on remainders of sizes, on both sides of an image."""
+    nodes = [
+        node("Conv", ["x", "a"], ["h"], auto_pad="SAME_UPPER", strides=[2, 2]),
+        node("Conv", ["h", "b"], ["y"], auto_pad="SAME_LOWER", strides=[3, 2]),
+    ]
+    return proto(nodes, {"x": [1, 2, "n", "m"]}, {"a": weights(4, 2, 3, 3), "b": weights(4, 4, 3, 3)})
+
+
+def later_third() -> Any:
+    """A slice from a computed third, and a step of two."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["n"]),
+        node("Div", ["n", "three"], ["third"]),
+        node("Slice", ["x", "third", "n", "one"], ["later"]),
+        node("Slice", ["later", "one", "n", "one", "two"], ["y"]),
+    ]
+    return proto(nodes, {"x": ["m", "n", 4]}, {"one": np.array([1]), "two": np.array([2]), "three": np.array([3])})
+
+
+def windows() -> Any:
+    """Squares of four by four elements, by computed shapes."""
+    numbers = {name: np.array([k]) for k, name in enumerate(("zero", "one", "two", "three", "four"))}
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        *(node("Gather", ["shape", axis], [f"n{axis}"]) for axis in ("one", "two")),
+        *(node("Div", [f"n{axis}", "four"], [f"blocks{axis}"]) for axis in ("one", "two")),
+        node("Concat", ["one", "blocksone", "four", "blockstwo", "four", "three"], ["split"], axis=0),
+        node("Reshape", ["x", "split"], ["parts"]),
+        node("Transpose", ["parts"], ["moved"], perm=[0, 1, 3, 2, 4, 5]),
+        node("Reshape", ["moved", "flat"], ["y"]),
+    ]
+    return proto(nodes, {"x": [1, "n", "m", 3]}, {**numbers, "flat": np.array([-1, 16, 3])})
+
+
+@pytest.mark.parametrize(("make", "step"), [(strided_same, 1), (later_third, 1), (windows, 4)])
+def test_attributes_that_depend_on_sizes(make: Callable[[], Any], step: int, tmp_path: Path) -> None:
+    """At other sizes than those that were read, the symbolic graph is the graph of these sizes."""
+    bounds = {"n": Bound(60, minimum=4, step=step), "m": Bound(48, minimum=4, step=step)}
+    options = make_options(bounds=bounds, disabled="common_subexpressions")
+    sizes, read = open_dynamic_sizes(saved(make(), tmp_path), options)
+    family = read_family(sizes, lambda at: optimise_graph(read(at), options))
+    for n, m in (
+        np.random.default_rng(5).integers(2, 12, (12, 2)) * max(step, 4) + (step == 1) * np.arange(12)[:, None] % 4
+    ):
+        found = instantiate_graph(family.symbolic, {"size_n": int(n), "size_m": int(m)})
+        wanted = optimise_graph(read({"n": int(n), "m": int(m)}), options)
+        assert found.nodes == wanted.nodes
+        assert {name: found.types[name].shape for name in wanted.types} == {k: t.shape for k, t in wanted.types.items()}
 
 
 def graphs_of_means(tmp_path: Path, change: Callable[[Node, Mapping[str, int]], Node]) -> Any:
