@@ -51,7 +51,13 @@ from microc.compiler.fit.striping import ChainLowering, LoweredChain, StripeSear
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelBuilder, merge_kernels
+from microc.compiler.lowering.kernel_builder import (
+    CompiledNetwork,
+    Configuration,
+    KernelBuilder,
+    append_channel_constants,
+    merge_kernels,
+)
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     collect_io_fields,
@@ -502,7 +508,8 @@ def build_network(
     # Merging equal kernels saves flash but costs an additional operand, so equal kernels are not merged if the price of flash
     # is 0. Kernels with dynamic sizes are skipped, because they already have parameters for their sizes.
     merges = kernel_builder.goal.price > 0 and not kernel_builder.sizes
-    return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), kernel_builder)
+    module = append_channel_constants(merge_kernels(module) if merges else module, target, kernel_builder.goal)
+    return CompiledNetwork(add_estimates(module, target), kernel_builder)
 
 
 def _rename_streaming_to_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:

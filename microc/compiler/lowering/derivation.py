@@ -16,7 +16,14 @@ from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
-from microc.compiler.lowering.kernel_builder import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
+from microc.compiler.lowering.kernel_builder import (
+    TABLE,
+    CompiledNetwork,
+    KernelBuilder,
+    ValueCopy,
+    find_channel_blocks,
+    lower_copy,
+)
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     list_candidates,
@@ -374,6 +381,10 @@ def _verify_and_list_changes(
         return
     (part,) = parts
     derived = part.stages[-1][1]
+    blocks = find_channel_blocks(derived, kernel_builder.target)
+    if blocks is not None and blocks.stored_weights in func.params:
+        yield f"constants are stored {blocks}"
+        derived = blocks.apply(derived)
     if func.params[-1].name == TABLE and len(func.params) == len(derived.params) + 1:
         yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
     elif replace(derived, name="") != replace(func, name=""):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the functions of a graph's kernels, and merge kernels that differ only in integer literals."""
+"""Build the functions of a graph's kernels, merge kernels that differ only in integer literals, and store the constants
+of channels behind their weights."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
-from math import inf
+from math import inf, isinf
 
 import numpy as np
 
@@ -29,11 +31,13 @@ from microc.module import Call, Kernel, Module, Size, Value
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, workspace_bytes
+from microc.schedule.cost.cost_model import estimate
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.around_rules import distribute_among_cores, split_across_threads
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.rewrite import map_children, map_stmt
+from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.rewrite import accesses_of, map_accesses, map_children, map_stmt, stmt_exprs, walk_stmt
 from microc.tir.verify import constant_names, verify
 
 # ---- Functions of a graph's kernels: scheduled groups of nodes, lowered control flow, and copies.
@@ -401,3 +405,222 @@ def _redirect_call(call: Call, kernel: str, tables: dict[str, str]) -> Call:
     if call.kernel not in tables:
         return call
     return replace(call, kernel=kernel, args=(*call.args, tables[call.kernel]))
+
+
+# ---- Constants of channels: biases, addends, multipliers and shifts of the channels that an iteration computes are stored
+# behind the weights of these channels.
+#
+# An iteration then has one address in flash instead of up to four, which would take registers or be loaded from the stack.
+# XNNPACK packs weights and biases in the same way. The number of bytes is unchanged.
+
+_WORD_LOADS = ("load_i16x2_aligned", "load_i16x2")
+"""Intrinsics that load an int32 from two int16: behind an even and behind an odd number of int16."""
+_HALVES = 2
+"""Number of int16 in an int32."""
+
+
+@frozen
+class _Access:
+    """A load or an address of a constant: the first and the last element of the memory that it covers, relative to the
+    sum of the ``terms``, the coefficients of loop variables."""
+
+    terms: Mapping[ir.Expr, int]
+    first: int
+    last: int
+
+
+@frozen
+class ChannelBlocks:
+    """Weights and the constants of their channels, in equal blocks that a loop over ``variables`` reads one by one.
+
+    ``length``: number of weights in a block. ``constants``: int32 constants, with equal numbers of elements in a block."""
+
+    weights: ir.Buffer
+    variables: frozenset[ir.Expr]
+    length: int
+    constants: tuple[ir.Buffer, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.weights.size // self.length
+
+    @property
+    def stored_weights(self) -> ir.Buffer:
+        """Weights with the constants of each block behind it, as a matrix of one row for each block."""
+        words = sum(constant.size for constant in self.constants) // self.count
+        return replace(self.weights, shape=(self.count, self.length + _HALVES * words))
+
+    def __str__(self) -> str:
+        names = ", ".join(constant.name for constant in self.constants)
+        return f"behind each {self.length} elements of {self.weights.name}: {names}"
+
+    def apply(self, func: ir.PrimFunc) -> ir.PrimFunc:
+        """Return a function that reads the constants behind the weights."""
+        stored = self.stored_weights
+        starts, start = dict[ir.Buffer, int](), self.length
+        for constant in self.constants:
+            starts[constant] = start
+            start += _HALVES * constant.size // self.count
+
+        def redirect(access: ir.Load | ir.AddressOf) -> ir.Expr:
+            covered = _access_of(access)
+            (row,) = (v for v in covered.terms if v in self.variables)
+            if access.buffer in starts:
+                column = ir.const(starts[access.buffer] + _HALVES * covered.first, "int32")
+                address = ir.AddressOf(stored, (row, column), _HALVES)
+                return ir.Call(_WORD_LOADS[self.length % _HALVES], (address,), "int32")
+            inner: ir.Expr = ir.const(covered.first, "int32")
+            inner = sum((term * factor for term, factor in covered.terms.items() if term is not row), inner)
+            indices = (row, simplify(inner))
+            if isinstance(access, ir.Load):
+                return ir.Load(stored, indices)
+            return replace(access, buffer=stored, indices=indices)
+
+        body = map_accesses(func.body, {self.weights, *self.constants}, lambda stmt: stmt, redirect)
+        params = tuple(stored if p == self.weights else p for p in func.params if p not in self.constants)
+        return replace(func, params=params, body=body)
+
+
+def append_channel_constants(module: Module, target: Target, goal: Goal) -> Module:
+    """Store int32 constants of channels behind int16 weights, for the kernels that this improves.
+
+    Kernels whose weights also belong to other kernels or other constants remain: their weights would be stored twice. Constants
+    that several layers share are stored for each of them, which adds to the flash of the kernel."""
+    price = goal.price
+    for kernel in module.kernels:
+        blocks = find_channel_blocks(kernel.func, target) if kernel.external is None else None
+        if blocks is None:
+            continue
+        func = blocks.apply(kernel.func)
+        values = _append_to_values(module, kernel, blocks)
+        if values is None:
+            continue
+        calls = sum(call.kernel == kernel.name for call in module.calls)
+        old, new = estimate(kernel.func, target), estimate(func, target)
+        flash = new.code_bytes - old.code_bytes + _constant_bytes(values) - _constant_bytes(module.values)
+        time = calls * (new.time - old.time)
+        if ((flash, time) if isinf(price) else (time + price * flash, flash)) >= (0, 0):
+            continue
+        verify(func, tables=constant_names(func))
+        changed = replace(kernel, func=func, comment=(*kernel.comment, str(blocks)))
+        kept = [k for k, param in enumerate(kernel.func.params) if param not in blocks.constants]
+        module = replace(
+            module,
+            kernels=tuple(changed if k is kernel else k for k in module.kernels),
+            calls=tuple(
+                replace(call, args=tuple(call.args[k] for k in kept)) if call.kernel == kernel.name else call
+                for call in module.calls
+            ),
+            values=values,
+        )
+    return module
+
+
+def _constant_bytes(values: Mapping[str, Value]) -> int:
+    """Return the bytes of all constants."""
+    return sum(value.nbytes for value in values.values() if value.storage == "const")
+
+
+def find_channel_blocks(func: ir.PrimFunc, target: Target) -> ChannelBlocks | None:
+    """Find int16 weights and int32 constants that a loop reads in blocks; None if a function has none."""
+    if func.scalars or not {"int16", "int32"} <= {param.dtype for param in func.params if param.scope == "const"}:
+        return None
+    extents: dict[ir.Expr, int] = {}
+    accesses: dict[ir.Buffer, list[_Access]] = {}
+    for stmt in walk_stmt(func.body):
+        if isinstance(stmt, ir.For) and isinstance(stmt.extent, ir.Const):
+            extents[stmt.var] = int(stmt.extent.value)
+        for expr in stmt_exprs(stmt):
+            for access in accesses_of(expr):
+                if access.buffer.scope == "const":
+                    accesses.setdefault(access.buffer, []).append(_access_of(access))
+    blocks = {
+        buffer: _find_blocks(buffer, found, extents)
+        for buffer, found in accesses.items()
+        if buffer.dtype == "int32" and buffer in func.params
+    }
+    for weights, found in accesses.items():
+        if weights.dtype != "int16" or weights not in func.params:
+            continue
+        for count in dict.fromkeys(block[0] for block in blocks.values() if block):
+            constants = {b: block for b, block in blocks.items() if block and block[0] == count}
+            variables = frozenset[ir.Expr]().union(*(v for _, v in constants.values()))
+            own = _find_blocks(weights, found, extents, variables)
+            constants = {b: block for b, block in constants.items() if own and block[1] <= own[1]}
+            if own and own[0] == count and constants:
+                length = weights.size // count
+                if target.has(_WORD_LOADS[length % _HALVES]):
+                    return ChannelBlocks(weights, own[1], length, tuple(constants))
+    return None
+
+
+def _access_of(access: ir.Load | ir.AddressOf) -> _Access:
+    """Return the elements that a load or an address covers."""
+    terms: Counter[ir.Expr] = Counter()
+    first = 0
+    for index, stride in zip(access.indices, access.buffer.strides, strict=True):
+        coefficients, constant = linear(index)
+        first += constant * stride
+        for term, factor in coefficients.items():
+            terms[term] += factor * stride
+    return _Access(terms, first, first + (access.reach - 1 if isinstance(access, ir.AddressOf) else 0))
+
+
+def _find_blocks(
+    buffer: ir.Buffer,
+    accesses: Sequence[_Access],
+    extents: Mapping[ir.Expr, int],
+    variables: frozenset[ir.Expr] | None = None,
+) -> tuple[int, frozenset[ir.Expr]] | None:
+    """Return the number of equal blocks of a constant and the loop variables that count them.
+
+    None if an access is not within one block. ``variables``: those that may count; without them any that each access has
+    alone."""
+    counts, used = set[int](), set[ir.Expr]()
+    for access in accesses:
+        counting = [v for v in access.terms if variables is None or v in variables]
+        others = {v: factor for v, factor in access.terms.items() if v not in counting}
+        if len(counting) != 1 or any(v not in extents for v in access.terms):
+            return None
+        (variable,) = counting
+        length = access.terms[variable]
+        first = access.first + sum(min(0, factor * (extents[v] - 1)) for v, factor in others.items())
+        last = access.last + sum(max(0, factor * (extents[v] - 1)) for v, factor in others.items())
+        if not 0 <= first <= last < length or length * extents[variable] != buffer.size:
+            return None
+        counts.add(extents[variable])
+        used.add(variable)
+    (count,) = counts if len(counts) == 1 else (1,)
+    return (count, frozenset(used)) if count > 1 else None
+
+
+def _append_to_values(module: Module, kernel: Kernel, blocks: ChannelBlocks) -> dict[str, Value] | None:
+    """Return the values of a module in which a kernel's constants of channels are behind the weights.
+
+    None if weights have other readers or other constants, or if the values of constants are unknown."""
+    positions = {param: k for k, param in enumerate(kernel.func.params)}
+    moved = {positions[param] for param in (blocks.weights, *blocks.constants)}
+    values, origins = dict(module.values), dict[str, tuple[str, ...]]()
+    others = {*module.outputs, *module.starts.values(), *(view.base for view in module.views)}
+    for call in module.calls:
+        others.update(a for k, a in enumerate(call.args) if call.kernel != kernel.name or k not in moved)
+    for call in module.calls:
+        if call.kernel != kernel.name:
+            continue
+        weights = call.args[positions[blocks.weights]]
+        constants = tuple(call.args[positions[constant]] for constant in blocks.constants)
+        if weights in others or origins.setdefault(weights, constants) != constants:
+            return None
+        data = (module.values[name].data for name in (weights, *constants))
+        arrays = [array for array in data if array is not None]
+        if len(arrays) <= len(constants):
+            return None
+        rows = [np.ascontiguousarray(array).reshape(blocks.count, -1) for array in arrays]
+        halves = [rows[0], *(row.astype("<i4").view("<i2") for row in rows[1:])]
+        joined = np.ascontiguousarray(np.concatenate(halves, axis=1), np.int16)
+        values[weights] = replace(module.values[weights], shape=joined.shape, data=joined)
+    for name in set().union(*origins.values()):
+        if name not in others:
+            del values[name]
+    return values

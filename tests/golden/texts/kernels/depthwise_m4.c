@@ -18,8 +18,8 @@
  * reorder((data_workspace_i1_1, data_workspace_i2_1)) set_kind(data_workspace_i2_1, vectorized) set_kind(kx_0, unrolled)
  * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_intrinsics((saturate_i8_shr_7))
  */
-NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
-    int8_t *out, int16_t *data_workspace)
+NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, int8_t *out,
+    int16_t *data_workspace)
 {
     for (int32_t c = 0; c < 2; ++c) {
         /* copy of data */
@@ -33,18 +33,18 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weigh
             /* accumulate: acc[n, y, x, c] = bias[c] + sum(data[n, y + ky, x + kx, c] * weight[ky, kx,
              *     c] for ky < 2, kx < 2) */
             int32_t acc_0, acc_1, acc_2;
-            const int32_t bias_0 = bias[c] * 2;
+            const int32_t bias_0 = load_i16x2_aligned(&weight[c * 6 + 4]) * 2;
             acc_0 = bias_0;
             acc_1 = bias_0;
             acc_2 = bias_0;
             const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[y * 6]);
-            const int32_t weight_0 = load_i16x2(&weight[c * 4]);
+            const int32_t weight_0 = load_i16x2(&weight[c * 6]);
             acc_0 = dot2(data_workspace_0, weight_0, acc_0);
             const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[y * 6 + 2]);
             acc_1 = mac_low_high(data_workspace_1, weight_0, mac_high_low(data_workspace_0, weight_0, acc_1));
             acc_2 = dot2(data_workspace_1, weight_0, acc_2);
             const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[y * 6 + 6]);
-            const int32_t weight_1 = load_i16x2(&weight[c * 4 + 2]);
+            const int32_t weight_1 = load_i16x2(&weight[c * 6 + 2]);
             acc_0 = dot2(data_workspace_2, weight_1, acc_0);
             const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[y * 6 + (6 + 2)]);
             acc_1 = mac_low_high(data_workspace_3, weight_1, mac_high_low(data_workspace_2, weight_1, acc_1));
