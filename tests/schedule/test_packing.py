@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from microc.errors import ScheduleError
 from microc.schedule.primitives.tensorize import pack_column_pairs
+from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
@@ -57,6 +58,33 @@ def test_paired_columns(columns: int, scale: int, rows: int, depth: int) -> None
         assert np.array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
         separation = next(s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Block) and s.name == "acc_part")
         assert any(isinstance(x, ir.Bin) and x.op == "shr" for x in walk_all_exprs(separation)) == (scale != 8)
+
+
+def test_distant_pairs_are_woven() -> None:
+    """Two rows of pairs whose weights no load of two words reaches from one address alternate every four terms."""
+    func = matmul(1, 516, 8, notes=NOTES)
+    schedules = candidate_schedules(func, "dense", target_for("cortex-m4"), SMALL)
+    steps = [(s, step.args) for s in schedules for step in s.trace if step.primitive == "tensorize_pairs"]
+    assert steps
+    for schedule, args in steps:
+        assert args[4:] == (2,)
+        assert find_buffer(schedule.func, "weight").shape == (2, 129, 2, 4)
+        assert np.array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
+
+
+def test_woven_pairs_hold_both_weights() -> None:
+    weights = np.arange(-64, 64, dtype=np.int8).reshape(8, 16)
+    for dtype in ("int8", "int16"):
+        plain = pack_column_pairs(weights, dtype)
+        woven = pack_column_pairs(weights, dtype, 2)
+        assert np.array_equal(woven[1, 2, 1], plain[3, 8:12])
+
+
+def test_pairs_that_cannot_be_woven() -> None:
+    schedule = Schedule(matmul(5, 8, 6, notes=NOTES)).split("o", (None, 2)).split("k", (None, 4))
+    schedule = schedule.reorder("p", "o_0", "k_0", "o_1", "k_1").decompose_reduction("acc", "k_0")
+    with pytest.raises(ScheduleError, match="multiple of 4"):
+        schedule.tensorize_pairs("weight", "o_1", "k_0", "int8", 2)
 
 
 def test_pairs_hold_both_weights() -> None:

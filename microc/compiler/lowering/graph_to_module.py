@@ -91,8 +91,9 @@ def _list_storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterato
             yield f"{total} sums products alone: what it starts from is added where it is read"
         case "compile_with", (flags,):
             yield f"options of gcc for this kernel, by measurement: {flags}"
-        case "tensorize_pairs", (constant, *_):
+        case "tensorize_pairs", (constant, _, _, _, *woven):
             yield f"{constant} holds two rows in one, even + 256 odd; of their sums, odd = (both - even) >> 8"
+            yield from (f"every {pairs} such rows alternate, four elements of each" for pairs in woven)
         case "transform_layout", (name, factors, order) if all(len(f) == 1 for f in factors):
             axes = _find_axis_names(str(name), tensors)
             if axes and list(order) != sorted(order):

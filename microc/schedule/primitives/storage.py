@@ -480,7 +480,7 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
             ]
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
-            array = pack_column_pairs(array, args[3])
+            array = pack_column_pairs(array, *args[3:])
         elif primitive == "tensorize_taps" and args[1] == buffer.name:
             array = pack_tap_words(array, args[2])
         elif primitive == "pack_bits" and args[0] == buffer.name:

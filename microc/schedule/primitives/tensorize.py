@@ -393,13 +393,16 @@ def can_pair_columns(block: ir.Block, column_count: int) -> bool:
     return has_notes and column_count % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
 
 
-def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
+def tensorize_pairs(
+    func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str, woven: int = 1
+) -> ir.PrimFunc:
     """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by ``dot2`` on an int16 buffer
     whose elements each contain the weights of two columns.
 
     ``reduction``: outermost loop of the decomposed reduction. The sums of two columns are combined before this loop
     and separated after it. ``dtype``: dtype of the activations. Activations of 8 bits are widened as the bytes (0,
-    2) and (1, 3), and the weights are stored in this order."""
+    2) and (1, 3), and the weights are stored in this order. ``woven``: number of pairs of columns whose weights alternate
+    every four terms (:func:`pack_column_pairs`)."""
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
     product = _match_column_pair(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
@@ -414,7 +417,13 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
         )
     old = product.weight.buffer
     rows, depth = old.shape
-    pairs = replace(old, shape=(rows // COLUMNS, depth), dtype="int16")
+    if rows % (COLUMNS * woven):
+        raise ScheduleError(
+            f"tensorize_pairs {columns!r}: pairs cannot be woven; got {rows} columns, expected a multiple of "
+            f"{COLUMNS * woven}"
+        )
+    shape = (rows // COLUMNS, depth) if woven == 1 else (rows // COLUMNS // woven, depth // TERMS, woven, TERMS)
+    pairs = replace(old, shape=shape, dtype="int16")
     inner = loop.body
     assert isinstance(inner, ir.For)
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
@@ -465,8 +474,11 @@ def _load_odd_sum(even_sum: ir.Load | ir.Store) -> ir.Load:
 
 def _build_pair_updates(product: ByteProduct, weight_pairs: ir.Buffer) -> ir.Stmt:
     """Build the updates of the even column's sum and of the combined sum, by four products each."""
-    store, column = product.store, product.weight.indices[0]
-    start = ir.Load(weight_pairs, (column // COLUMNS, product.weight.indices[1]))
+    store, (column, term) = product.store, product.weight.indices
+    start = ir.Load(weight_pairs, (column // COLUMNS, term))
+    if len(weight_pairs.shape) > len(product.weight.indices):  # woven: the first of four terms
+        woven, pair = weight_pairs.shape[2], column // COLUMNS
+        start = ir.Load(weight_pairs, (pair // woven, term // TERMS, pair % woven, ir.const(0, "int32")))
     even, both = ir.Load(store.buffer, store.indices), _load_odd_sum(store)
     sums: list[ir.Expr] = [even, both]
     for half in (0, 1):
@@ -537,13 +549,17 @@ def _keep_scale_of_odd_sums(body: ir.Stmt, sums: ir.Buffer) -> ir.Stmt:
     return map_stmt(body, lambda s: s, lambda x: map_expr(x, keep_scale))
 
 
-def pack_column_pairs(array: Array, activation_dtype: str) -> Array:
+def pack_column_pairs(array: Array, activation_dtype: str, woven: int = 1) -> Array:
     """Pack every two rows of int8 weights into one row of int16: (N, K) -> (N / 2, K). The order of elements is that
-    in which activations of ``activation_dtype`` are loaded."""
+    in which activations of ``activation_dtype`` are loaded.
+
+    ``woven``: number of packed rows that alternate every four elements, as (N / 2 / woven, K / 4, woven, 4)."""
     wide = array.astype(np.int32)
     pairs = wide[0::2] + 256 * wide[1::2]
     if activation_dtype != "int16":
         pairs = pairs.reshape(len(pairs), -1, TERMS)[:, :, (0, 2, 1, 3)].reshape(len(pairs), -1)
+    if woven > 1:
+        pairs = pairs.reshape(-1, woven, pairs.shape[1] // TERMS, TERMS).swapaxes(1, 2)
     return pairs.astype(np.int16)
 
 

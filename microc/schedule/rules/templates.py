@@ -308,7 +308,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     if packs_at_runtime:
         schedule = pack_weights(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
     # 5. Instructions, then unrolling: what is left inside of K becomes straight-line code.
-    schedule = tensorize_products(schedule, product, tile, inner[-1])
+    schedule = tensorize_products(schedule, product, tile, inner[-1], _count_woven_pairs(product, tile, target))
     return unroll_and_vectorize(schedule, (*outer, f"{k}_0"), tile, float_vector_level(target))
 
 
@@ -328,15 +328,24 @@ def pack_weights(schedule: Schedule, weight_name: str, product: Product, tile: T
     return schedule.transform_layout(weight_name, (column, word), (0, 2, 1, 3))
 
 
-def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
+def _count_woven_pairs(product: Product, tile: Tile, target: Target) -> int:
+    """Return the number of pairs of columns whose weights alternate in memory: all of a tile, if the weights of its last
+    pair are beyond the reach of a load of two words from those of the first."""
+    pairs, row_bytes = tile.columns // 2, 2 * product.depth
+    is_far = 0 < target.core.costs.pair < (pairs - 1) * row_bytes
+    return pairs if is_far and pairs > 1 and product.columns % tile.columns == 0 else 1
+
+
+def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str, woven: int = 1) -> Schedule:
     """Replace the innermost loops of a tiled product by the tile's instruction, and change the weights to the layout
     that the instruction reads.
 
-    ``pair_loop``: name of the loop over the columns whose weights are packed into one int16."""
+    ``pair_loop``: name of the loop over the columns whose weights are packed into one int16. ``woven``: as for
+    :func:`.tensorize.tensorize_pairs`."""
     weight, k = product.weight.name, product.k
     match tile.weights:
         case "paired":  # two columns in a word
-            return schedule.tensorize_pairs(weight, pair_loop, f"{k}_0", tile.copied or product.data.dtype)
+            return schedule.tensorize_pairs(weight, pair_loop, f"{k}_0", tile.copied or product.data.dtype, woven)
         case "wide":  # int16
             schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
             return double_requantised_sums(schedule, weight)
