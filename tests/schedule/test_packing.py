@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.errors import ScheduleError
+from microc.schedule.cost.cost_model import estimate
 from microc.schedule.primitives.tensorize import pack_column_pairs
 from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
 from microc.tir import ir
+from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs
 from tests.support.campaign import examples
@@ -70,6 +72,15 @@ def test_distant_pairs_are_woven() -> None:
         assert args[4:] == (2,)
         assert find_buffer(schedule.func, "weight").shape == (2, 129, 2, 4)
         assert np.array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (1, 64), (1, 42), (3, 8)])
+@pytest.mark.parametrize("depth", [72, 84, 96, 128])
+def test_whole_terms_fit_the_stack(rows: int, columns: int, depth: int) -> None:
+    """Candidates without a loop over K are lowered and priced within the frames that Python permits."""
+    target = target_for("cortex-m4")
+    for schedule in candidate_schedules(matmul(rows, depth, columns, notes=NOTES), "dense", target, SMALL):
+        assert estimate(lower(schedule.func), target).instructions > 0
 
 
 def test_woven_pairs_hold_both_weights() -> None:
