@@ -7,7 +7,7 @@ copied and transformed by pairs of channels (``add_i16x2``, ``sub_i16x2``) into 
 that ``evens`` yields. For a pair of tiles and a pair of output channels ``dot2`` accumulates the 16 products one after
 the other in four registers. Then the outputs of every tile are computed from its 16 sums. The workspace contains the
 transformed inputs of these tiles, and 64 sums. Opened weights are transformed in the same way, for a pair of output channels
-before their products with all tiles of a row, and once more for every row of tiles.
+before their products with all tiles of a row or of two rows, and once more for the next.
 
 Floats, on cores with a fused multiply-add: the 16 or 36 products are computed one after the other, each as a matrix
 product. Its rows are as many tiles of a row as fit the registers, its columns some output channels."""
@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 
 from microc.base.immutable import frozen
+from microc.ops.convolution.conv2d_algorithms import OPENED_SHARE
 from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.rules.generic import vectorize_copy
 from microc.schedule.rules.rule import Decisions, float_vector_level, largest_dividing_lane_count, vectorize_lanes
@@ -99,11 +100,13 @@ def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[in
 
 
 def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Return the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a
-    row. All tiles of a row share opened weights."""
+    """Return the numbers of tiles that a search transforms at once: all even divisors of the tiles of a row. All tiles
+    of a row share opened weights, or all of two rows, if the share of their workspace permits it."""
     columns, _ = _row_tiles_and_input_channels(start)
     if start.has(FILTER):
-        return (columns,)
+        rows, outputs = find_buffer(start.func, TILE).shape[-3], find_buffer(start.func, ACC).shape[-1]
+        two = rows % 2 == 0 and OPENED_SHARE * (2 * columns + PAIR) <= outputs
+        return (columns, 2 * columns) if two else (columns,)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
@@ -151,11 +154,14 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     a pair of channels need it."""
     schedule, end, weight = _inline_output_transform(start)
     outputs = find_buffer(schedule.func, ACC).shape[-1]
-    held = decisions["held"]
+    held, columns = decisions["held"], _row_tiles_and_input_channels(start)[0]
+    rows = max(1, held // columns)
     *_, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
-    schedule = schedule.split(y, (None, 2)).split(x, (None, held // PAIR, PAIR, 2)).split(o, (None, pair))
-    schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{x}_2", f"{y}_1", f"{x}_3")
+    schedule = schedule.split(y, (None, rows, 2) if rows > 1 else (None, 2))
+    schedule = schedule.split(x, (None, held // rows // PAIR, PAIR, 2)).split(o, (None, pair))
+    between, last = ((f"{y}_1",), f"{y}_2") if rows > 1 else ((), f"{y}_1")
+    schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", *between, f"{x}_1", f"{o}_1", f"{x}_2", last, f"{x}_3")
     schedule = schedule.cache_write(ACC, "register").compute_at(ROWS, f"{x}_2").set_scope(ROWS, "register")
     schedule = schedule.compute_at("acc_register", f"{x}_1")
     unroll, point = decisions["unroll"], schedule.loops_of("acc_register")[-5]
@@ -163,17 +169,21 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
         schedule, point = schedule.split(point, (None, unroll.points)), f"{point}_1"
     schedule = schedule.compute_at(ACC, point).compute_at(TILE, f"{x}_0")
     schedule = schedule.unroll(point) if unroll.points > 1 else schedule
-    if schedule.has(PADDED):
+    column = schedule.loops_of(TILE)[-2]
+    if schedule.has(PADDED) and rows == 1:
         schedule = vectorize_copy(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     schedule = _transform_inputs(schedule)
+    if schedule.has(PADDED) and rows > 1:
+        # Each tile is padded alone: that copies half of the pixels twice, but takes the memory of one tile.
+        schedule = vectorize_copy(schedule.compute_at(PADDED, column), PADDED, target)
     if schedule.has(FILTER):
         schedule = _open_weights(schedule.compute_at(FILTER, f"{o}_0"), pair)
     else:
         schedule = schedule.transform_layout(weight, (_UNSPLIT, (None, pair), _CROSSED), (1, 0, 2, 3, 5, 4))
     schedule = _schedule_int16_products(schedule, unroll.steps)
-    for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
+    for loop in (f"{y}_0", f"{x}_0", *between, f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
-    for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
+    for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], last, f"{x}_3"):
         schedule = schedule.unroll(loop)
     return schedule
 
