@@ -72,6 +72,11 @@ class Body:
     types: tuple[str, ...] = ()
     instruction: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the meaning of the intrinsic is printed, because compilers translate it best."""
+        return not (self.text or self.operations)
+
     def counts(self) -> dict[str, int]:
         """Return the operation counts of the body by type of operation, without the iterations of its loop."""
         if self.operations:

@@ -366,6 +366,20 @@ def test_what_a_loop_does_not_change_is_computed_before_it() -> None:
     assert loads(table[Y] + X, X < 32) == 8 * 32
 
 
+def test_a_division_by_a_constant_leaves_the_branches_of_a_loop() -> None:
+    lines = 20
+    line, rest = X // 7, X % 7
+    inner = ir.If(rest * 2 + Y >= 1, ir.Store(OUT, (Y,), DATA[Y]))
+    func = ir.PrimFunc("f", (DATA, OUT), ir.loops([(X, lines), (Y, 8)], ir.If(line * 2 + Y < 9, inner)))
+    assert cost(func).operations["multiply_long"] == 2 * lines
+    assert cost(func, "cortex-m0").operations["call_divide"] == 2 * lines
+
+
+def test_an_empty_body_costs_its_meaning() -> None:
+    product = ir.Call("high_mul", (DATA[Y], ir.const(1540487698, "int32")), "int32")
+    assert cost(loop(product), "cortex-m0").operations["multiply"] == 4 * 64
+
+
 def test_a_short_branch_compares_registers_and_offsets_are_bytes_on_risc_v() -> None:
     """lb, lb, add, sb, two pointers, and bne; bytes at an offset take no instruction more."""
     data, out = ir.Buffer("data", (128,), "int8"), ir.Buffer("out", (64,), "int8")

@@ -157,13 +157,13 @@ class Selector:
 
     def _count_intrinsic(self, name: str, dtype: str) -> Operations:
         """Count the operations of an intrinsic: of its C body on the core, or of its meaning in portable C if the
-        core has no body."""
+        core has no body or an empty one, for which the meaning is printed."""
         if name == ir.REINTERPRET:
             return {"alu": 1}
         if name not in SCALAR:
             return self._count_math_function(name, dtype)
         body = self._body_of_intrinsic(name)
-        if body is not None:
+        if body is not None and not body.is_empty:
             return _sum(body.counts())
         lane = self._count_portable_meaning(SCALAR[name].meaning)
         return {kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()}

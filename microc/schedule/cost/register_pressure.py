@@ -98,9 +98,16 @@ def _contains_variable(expr: ir.Expr, var: ir.Var) -> bool:
 #
 # A value is moved out of a loop that changes none of its operands. A variable changes in the loop that defines it, a scalar of a
 # register tile in loops that write the tile. Memory other than constants changes in loops that write any memory, because pointers
-# of a kernel may overlap. A value under a condition stays under it.
+# of a kernel may overlap. A value under a condition stays under it, except a division or remainder by a constant: it cannot trap,
+# and gcc moves what is dear (LIM_EXPENSIVE in tree-ssa-loop-im.cc) even if not all iterations need it.
 
 _PURE = frozenset({*SCALAR, ir.REINTERPRET})
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+
+
+def _leaves_branches(expr: ir.Expr) -> bool:
+    """Test whether a loop-invariant expression is moved out of a loop even if a branch in the loop skips it."""
+    return isinstance(expr, ir.Bin) and expr.op in _DIVISIONS and isinstance(expr.b, ir.Const)
 
 
 @dataclass(slots=True)
@@ -174,8 +181,11 @@ class LoopInvariants:
                 return name, max(self.home_levels.get(name, 0), self.guarded)
             case ir.Load() | ir.AddressOf():
                 return expr, self._level_that_changes_access(expr)
+        guarded = self.guarded
+        self.guarded = 0 if _leaves_branches(expr) else guarded
         hoisted = [self._hoist_parts(part, level) for part in children(expr)]
         home = max([home for _, home in hoisted], default=self.guarded)
+        home, self.guarded = max(home, self.guarded), guarded
         if home < level and not (isinstance(expr, ir.Call) and expr.name not in _PURE):
             return with_children(expr, [part for part, _ in hoisted]), home
         condition = hoisted[0][0] if isinstance(expr, ir.Select) else None

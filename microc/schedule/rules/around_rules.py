@@ -374,8 +374,12 @@ def _apply(schedule: Schedule, names: Sequence[str]) -> Schedule:
 
 
 def _cheaper_intrinsics(target: Target) -> tuple[str, ...]:
-    """Return the scalar intrinsics whose C bodies on the core take fewer instructions than their meanings."""
-    return tuple(cost.name for cost in list_scalar_intrinsic_costs(target) if cost.body < cost.meaning)
+    """Return the scalar intrinsics whose C bodies on the core take fewer instructions than their meanings, or are empty."""
+    return tuple(
+        cost.name
+        for cost in list_scalar_intrinsic_costs(target)
+        if cost.body < cost.meaning or _has_empty_body(cost.name, target)
+    )
 
 
 def choose_identities(target: Target) -> tuple[str, ...]:
@@ -426,12 +430,16 @@ def _cost_identity(identity: Identity, target: Target, others: Sequence[str]) ->
 
 
 def _expand_empty_body(expr: ir.Expr, target: Target) -> ir.Expr:
-    """Return the meaning of a call whose C body on the core is empty, because the C that is printed from the meaning is best.
-    Return any other expression unchanged."""
+    """Return the meaning of a call whose C body on the core is empty. Return any other expression unchanged."""
     if not isinstance(expr, ir.Call) or expr.name not in SCALAR:
         return expr
-    body = c_body_for_cost_model(expr.name, target.cpu)
-    return expand_call(expr) if body is not None and not (body.text or body.operations) else expr
+    return expand_call(expr) if _has_empty_body(expr.name, target) else expr
+
+
+def _has_empty_body(name: str, target: Target) -> bool:
+    """Test whether the C body of an intrinsic on the core is empty (:attr:`Body.is_empty`)."""
+    body = c_body_for_cost_model(name, target.cpu)
+    return body is not None and body.is_empty
 
 
 def _example_sides(identity: Identity) -> tuple[ir.Expr, ir.Expr]:
