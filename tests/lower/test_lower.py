@@ -348,3 +348,22 @@ def test_share_sees_stores_in_between() -> None:
     func = ir.PrimFunc("shared", (out,), ir.seq(first, second, third, guarded))
     want = outputs(func, lowered=False)
     np.testing.assert_array_equal(outputs(replace(func, body=share_values(func.body)), lowered=False), want)
+
+
+def test_alternatives_reuse_what_their_condition_computes() -> None:
+    """An inlined exponential repeats its operand; a load behind a condition stays there."""
+    x, out = ir.Buffer("x", (1,), "int32"), ir.Buffer("out", (1,), "int32")
+    zero = ir.const(0, "int32")
+    value = x[0] * 3
+    inlined = value
+    for _ in range(4):
+        inlined = inlined + inlined
+    loads_more = ir.Select(value < 0, x[0] + x[5] + value, value)  # x[5] does not exist and is never read
+    body = ir.seq(
+        ir.Store(out, (zero,), ir.Select(value < 0, inlined, value)),
+        ir.Store(out, (zero,), ir.Bin("add", loads_more, value)),
+    )
+    shared = share_values(body)
+    named = [s.value for s in walk_stmt(shared) if isinstance(s, ir.Let)]
+    assert [e for e in walk_all_exprs(shared) if e == x[0]] == [x[0]]
+    assert x[5] not in named

@@ -191,23 +191,38 @@ class _ValueSharing:
         Returns the let statements of new variables, followed by the statement."""
         lets: list[ir.Let] = []
         stored = stmt
+        replaced: dict[int, tuple[ir.Expr, ir.Expr, int]] = {}  # the expression is stored, so that its id is not reused
 
         def replace(expr: ir.Expr) -> ir.Expr:
             facts = self.known.facts_of(expr)
             if not facts.has_load_or_call:
                 return expr
             if not facts.is_worth_naming:
-                return (
-                    expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_always_evaluated_operands(expr, replace)
-                )
+                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_operands(expr, replace, reuse)
             key = _key_with_buffer_versions(facts, versions)
             if counts.get(key, 0) < 2:
-                return expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace)
+                return expr if isinstance(expr, ir.Load) else _map_operands(expr, replace, reuse)
             if key not in names:
-                value = expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace)
+                value = expr if isinstance(expr, ir.Load) else _map_operands(expr, replace, reuse)
                 names[key] = self.fresh_variable(expr)
                 lets.append(ir.Let(names[key], value, _HOLE))
             return names[key]
+
+        def reuse(expr: ir.Expr) -> ir.Expr:
+            """Replace values that have variables, and bind no others, in an operand that is not always evaluated."""
+            facts = self.known.facts_of(expr)
+            if not facts.has_load_or_call:
+                return expr
+            if facts.is_worth_naming and (key := _key_with_buffer_versions(facts, versions)) in names:
+                return names[key]
+            if isinstance(expr, (ir.Load, ir.AddressOf)):
+                return expr
+            # Inlined functions repeat their operands: a walk that ignores this would take exponential time.
+            _, result, name_count = replaced.get(id(expr), (expr, expr, -1))
+            if name_count != len(names):
+                result = map_children(expr, reuse)
+                replaced[id(expr)] = expr, result, len(names)
+            return result
 
         match stmt:
             case ir.Store(buffer, indices, value):
@@ -215,7 +230,7 @@ class _ValueSharing:
                 if shared is not value:  # the same statement keeps its memoised facts
                     stored = ir.Store(buffer, indices, shared)
             case ir.Evaluate(value):
-                shared = _map_always_evaluated_operands(value, replace)
+                shared = _map_operands(value, replace, reuse)
                 if shared is not value:
                     stored = ir.Evaluate(shared)
             case _:
@@ -233,8 +248,26 @@ class _ValueSharing:
             # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
             if count > 1 or isinstance(expr, ir.Load):
                 return
-        for child in _always_evaluated_operands(expr):
+        always, sometimes = _operands_by_evaluation(expr)
+        for child in always:
             self.count_values(child, counts, versions)
+        seen: set[int] = set()
+        for child in sometimes:
+            self.count_reuses(child, counts, versions, seen)
+
+    def count_reuses(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions, seen: set[int]) -> None:
+        """Count, in ``counts``, the values in an operand that is not always evaluated, of those that were computed before.
+
+        ``seen``: ids of the expressions that were walked, which inlined functions repeat."""
+        facts = self.known.facts_of(expr)
+        if not facts.has_load_or_call or id(expr) in seen:
+            return
+        seen.add(id(expr))
+        if facts.is_worth_naming and (key := _key_with_buffer_versions(facts, versions)) in counts:
+            counts[key] += 1
+        elif not isinstance(expr, (ir.Load, ir.AddressOf)):
+            for child in children(expr):
+                self.count_reuses(child, counts, versions, seen)
 
 
 def _is_worth_naming(expr: ir.Expr) -> bool:
@@ -316,32 +349,35 @@ def _value_of_store_or_call(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
             return ()
 
 
-def _always_evaluated_operands(expr: ir.Expr) -> tuple[ir.Expr, ...]:
-    """Return the operands of an expression that are always evaluated, without indices of loads.
+def _operands_by_evaluation(expr: ir.Expr) -> tuple[tuple[ir.Expr, ...], tuple[ir.Expr, ...]]:
+    """Return the operands of an expression that are always evaluated, and the others, without indices of loads.
 
-    Other operands may be guarded loads, which must not be moved in front of their guards."""
-    match expr:
-        case ir.Bin(op, a, b):
-            return (a,) if op in ir.LOGICAL else (a, b)
-        case ir.Select(condition):
-            return (condition,)
-        case ir.Load() | ir.AddressOf():
-            return ()
-        case _:
-            return children(expr)
-
-
-def _map_always_evaluated_operands(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
-    """Return an expression with ``transform`` applied to the operands that are always evaluated."""
+    The others may be guarded loads, which must not be moved in front of their guards."""
     match expr:
         case ir.Bin(op, a, b) if op in ir.LOGICAL:
-            return ir.Bin(op, transform(a), b)
+            return (a,), (b,)
         case ir.Select(condition, a, b):
-            return ir.Select(transform(condition), a, b)
+            return (condition,), (a, b)
+        case ir.Load() | ir.AddressOf():
+            return (), ()
+        case _:
+            return children(expr), ()
+
+
+def _map_operands(expr: ir.Expr, always: ExprMap, sometimes: ExprMap) -> ir.Expr:
+    """Return an expression with ``always`` applied to the operands that are always evaluated, then ``sometimes`` to the
+    others."""
+    match expr:
+        case ir.Bin(op, a, b) if op in ir.LOGICAL:
+            first = always(a)
+            return ir.Bin(op, first, sometimes(b))
+        case ir.Select(condition, a, b):
+            test = always(condition)
+            return ir.Select(test, sometimes(a), sometimes(b))
         case ir.Load() | ir.AddressOf():
             return expr
         case _:
-            return map_children(expr, transform)
+            return map_children(expr, always)
 
 
 def _increment_versions_of_written_buffers(stmt: ir.Stmt, versions: Versions) -> None:

@@ -25,19 +25,14 @@ NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
         }
         /* power */
         for (int32_t c = 0; c < 5; ++c) {
-            power[c] = data[n * 5 + c] - largest < -87.0f ? 0.0f :
-                (((((0.008290272f * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
-                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.04189816f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
-                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.16667639f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
-                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.49999148f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
-                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.9999997f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
-                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                1.0f) * f32_of_u32((u32_of_f32((data[n * 5 + c] - largest) * 1.442695f + 1.2582912e+07f) << 23U) +
-                1065353216U);
+            const float data_0 = data[n * 5 + c] - largest;
+            power[c] = data_0 < -87.0f ? 0.0f :
+                (((((0.008290272f * (data_0 - (data_0 * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.04189816f) * (data_0 - (data_0 * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.16667639f) * (data_0 - (data_0 * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.49999148f) * (data_0 - (data_0 * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.9999997f) * (data_0 - (data_0 * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                1.0f) * f32_of_u32((u32_of_f32(data_0 * 1.442695f + 1.2582912e+07f) << 23U) + 1065353216U);
         }
         /* total[n, i] = sum(power[n, j, i] for j < 5) */
         total = 0.0f;

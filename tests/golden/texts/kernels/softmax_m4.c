@@ -58,7 +58,8 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
      *     select(33 - headroom[n] < 31, 33 - headroom[n], 31)) + 1 >> 1) - 128, -128), 127) */
     const int32_t place_1 = largest;
     for (int32_t c = 0; c < 4; ++c) {
+        const int32_t t_9 = 33 - headroom;
         softmax[c] = (int8_t)saturate_i8(((((int32_t)(((int64_t)table[place_1 - (int32_t)data[c]] * (int64_t)scale +
-            INT64_C(1073741824)) >> INT64_C(31)) >> (33 - headroom < 31 ? 33 - headroom : 31)) + 1) >> 1) - 128);
+            INT64_C(1073741824)) >> INT64_C(31)) >> (t_9 < 31 ? t_9 : 31)) + 1) >> 1) - 128);
     }
 }
