@@ -577,6 +577,10 @@ class Module:
         """Estimated instructions of one inference."""
         return sum(call.instructions for call in self.calls)
 
+    def estimated_time(self, unit: str) -> int:
+        """Return the estimated time of one inference. ``unit``: ``instructions``, or ``cycles`` with the waits for flash."""
+        return sum(call.cycles for call in self.calls) if unit == "cycles" else self.instructions
+
     @property
     def const_bytes(self) -> int:
         """Bytes of weights and tables in flash."""

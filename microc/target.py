@@ -25,7 +25,7 @@ class Target:
     - ``cpu``: name of the core; ``isa``: its family.
     - ``features``: properties of the core, and the names of the intrinsics for which it has instructions (``isa/``).
     - ``flash_wait``: mean number of cycles that the core waits for one byte of constants, if its board's flash is
-      slower than the core.
+      slower than the core. ``copies_weights``: True if a faster memory of the board may hold weights.
     - ``npu``: name of the board's accelerator for ``--external``; empty if it has none.
     - ``max_cores``: number of cores of the board that run the same code in the same memory; ``cores``: number of them
       that share the large loops of a network, as the option of this name says.
@@ -35,6 +35,7 @@ class Target:
     isa: str
     features: frozenset[str]
     flash_wait: float = 0.0
+    copies_weights: bool = False
     npu: str = ""
     max_cores: int = 1
     cores: int = 1
@@ -47,6 +48,11 @@ class Target:
     def with_features(self, *features: str) -> Target:
         """Return the target with additional features."""
         return replace(self, features=self.features.union(features))
+
+    @property
+    def waits_for_flash(self) -> bool:
+        """True if kernels read their constants from a flash that is slower than the core."""
+        return self.flash_wait > 0 and not self.copies_weights
 
     @property
     def core(self) -> Core:

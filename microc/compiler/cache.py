@@ -213,7 +213,7 @@ def find_cache_entry(
         for f in fields(options)
         if f.name not in _UNCACHED_OPTIONS
     }
-    core = (target.cpu, target.isa, sorted(target.features), target.flash_wait)
+    core = (target.cpu, target.isa, sorted(target.features), target.flash_wait, target.copies_weights)
     made_from = (
         hashlib.sha256(read_model_bytes(source)).hexdigest(), source.name, chosen, core, board,
         os.environ.get("SOURCE_DATE_EPOCH", ""), _compute_compiler_digest(),

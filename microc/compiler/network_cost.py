@@ -425,7 +425,7 @@ class PricedNetwork:
     def cost_on(self, board: Board) -> NetworkCost:
         """Estimate the cost on a board. UsageError if there are no prices for its core."""
         target = with_math_features(board.target, self.options)
-        core = replace(target, flash_wait=0.0)
+        core = replace(target, flash_wait=0.0, copies_weights=False)
         if core not in self._by_core:
             self._by_core[core] = _CoreCost(self.graph, self.source, core, io_in_arena=self.options.io_in_arena)
         return self._by_core[core].on_board(board, self.options.protocol)

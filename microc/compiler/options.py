@@ -512,7 +512,7 @@ class Options:
         0,
         option_values.make_byte_count_check("a flash budget"),
         "flash limit for weights and kernels (the runtime does not count), e.g. 256K",
-        details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
+        details="Over the limit, microc chooses the fastest schedules that fit.",
         default="the board's capacity",
         word=option_values.parse_byte_count,
         metavar="BYTES",

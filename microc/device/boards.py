@@ -150,6 +150,7 @@ def _make_board_from_tables(
     target = replace(
         core,
         flash_wait=flash[0].wait if flash else 0.0,
+        copies_weights=any(m["kind"] == "ram" and "weights" in m.get("holds", ()) for m in data["memory"]),
         npu=_format_npu_as_external_option(data),
         max_cores=data.get("cores", 1),
         min_fork_instructions=data.get("fork", {}).get("min_instructions", 0),

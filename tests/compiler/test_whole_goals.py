@@ -17,9 +17,14 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.compiler.api import Program
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
+from microc.device.boards import load_board
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops import registry
+from microc.target import GOALS
 from tests.device.smoke import needs
+from tests.support import digits
 from tests.support.corpus import models
 
 BOARD = "mps2-an386"
@@ -81,6 +86,21 @@ def test_speed_is_not_slower_than_balanced(name: str, tmp_path: Path) -> None:
     assert estimated(programs["speed"]) <= SAME * estimated(programs["balanced"])
     counts = {goal: counted(program, tmp_path / goal) for goal, program in programs.items()}
     assert counts["speed"] <= SAME * counts["balanced"]
+
+
+WAITING = "nucleo-f446re"
+"""A Cortex-M4 whose flash has five wait states."""
+
+
+@pytest.mark.parametrize("network", [digits.INT8, dense(257, 64), dense(640, 128)], ids=["digits", "257", "640"])
+def test_speed_takes_the_fewest_cycles_where_flash_waits(network: Graph | Path) -> None:
+    """Weights of two bytes take fewer instructions, and wait twice as long."""
+    board = load_board(WAITING)
+    cycles = {
+        goal: compile_model(network, board.target, make_options(optimize=goal)).estimated_time("cycles")
+        for goal in GOALS
+    }
+    assert cycles["speed"] <= SAME * min(cycles.values())
 
 
 @pytest.mark.parametrize(("depth", "units"), [(64, 31), (256, 9), (64, 11), (257, 33)])

@@ -38,6 +38,7 @@ from microc.graph.ir import Graph, verify
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer_node_types
+from microc.schedule.cost.cost_model import time_unit_of
 from microc.schedule.rules.rule import float_vector_level
 from microc.target import SPEED
 from microc.transform.attention import block_attention, find_attention
@@ -57,9 +58,10 @@ Proposals = Iterator[tuple[str, Configuration]]
 #
 # Schedules are chosen at a price of flash: the number of executed instructions that a byte is worth. A high price for all
 # kernels would slow down some kernels unnecessarily. Therefore the network is built at several prices, and a price is then
-# chosen for each kernel so that the network executes the fewest instructions within the flash limit. Instructions and bytes
-# of kernels add up, so this is a multiple-choice knapsack problem (:mod:`microc.base.knapsack`). Calls that share a C
-# function at any of the prices form a group and get the same price, because the code of the function counts once.
+# chosen for each kernel so that the network takes the least time within the flash limit: the fewest instructions, or cycles
+# where these rank schedules. Time and bytes of kernels add up, so this is a multiple-choice knapsack problem
+# (:mod:`microc.base.knapsack`). Calls that share a C function at any of the prices form a group and get the same price, because
+# the code of the function counts once.
 
 KNAPSACK_ROUNDS = 3
 """Maximum number of knapsack solutions that are built. A solution may exceed the limit a little, because the knapsack
@@ -102,8 +104,9 @@ def _propose_goal_per_kernel(search: Search, candidates: Sequence[CompiledNetwor
     if any([call.writes for call in candidate.module.calls] != steps for candidate in candidates):
         return  # the candidates do not have the same calls, so that their kernels cannot be combined
     groups = _group_calls_sharing_kernels(candidates)
+    unit = time_unit_of(search.builder.target)
     items = [
-        [_make_knapsack_option(number, candidate.module, group) for number, candidate in enumerate(candidates)]
+        [_make_knapsack_option(number, candidate.module, group, unit) for number, candidate in enumerate(candidates)]
         for group in groups
     ]
     start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
@@ -151,11 +154,13 @@ def _group_calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[
     return list({id(indices): indices for indices in group.values()}.values())
 
 
-def _make_knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
+def _make_knapsack_option(
+    candidate_index: int, module: Module, call_indices: Sequence[int], time_unit: str
+) -> LayerOption:
     """Return the knapsack option to build a group of calls as in the candidate network ``module``.
 
-    The option has the number ``candidate_index``. Its loss is the number of instructions of the calls. Its size is the
-    number of bytes of flash for the code and the constants of the calls.
+    The option has the number ``candidate_index``. Its loss is the time of the calls in ``time_unit`` (``instructions`` or
+    ``cycles``). Its size is the number of bytes of flash for the code and the constants of the calls.
     """
     calls = [module.calls[index] for index in call_indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
@@ -163,7 +168,7 @@ def _make_knapsack_option(candidate_index: int, module: Module, call_indices: Se
     values = (module.values[name] for name in operands)
     return LayerOption(
         candidate_index,
-        sum(call.instructions for call in calls),
+        sum(call.cycles if time_unit == "cycles" else call.instructions for call in calls),
         code + sum(value.nbytes for value in values if value.storage == "const"),
         0,
     )

@@ -70,6 +70,7 @@ from microc.errors import FitError, ToolError
 from microc.graph.ir import Graph
 from microc.module import Module, Streaming, Trial
 from microc.plan.plan import plan_module
+from microc.schedule.cost.cost_model import time_unit_of
 from microc.target import Board, Target
 from microc.transform.pass_context import write_graph
 
@@ -601,8 +602,8 @@ class Search:
         Memory and time are relative to the requested network (:func:`.budget.relative_cost`). If only time counts for
         the goal, memory decides between networks of equal time.
         """
-        worth = memory_time_exchange_rate(self.options, self.builder.target)
-        costs = [relative_cost(network.module, self.requested.module, exponent) for exponent in (worth, 0.0)]
+        worth, unit = memory_time_exchange_rate(self.options, self.builder.target), time_unit_of(self.builder.target)
+        costs = [relative_cost(network.module, self.requested.module, exponent, unit) for exponent in (worth, 0.0)]
         # If two networks exceed the flash limit equally, the higher price wins, because the C compiler is called with options for
         # smaller code if the goal is size alone.
         price = 0.0 if self.limits.fits_flash(network) else network.configuration.goal.price

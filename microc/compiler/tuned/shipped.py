@@ -125,13 +125,13 @@ def shipped_candidates(
     schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int
 ) -> list[ShippedCandidate]:
     """Return, as candidates, the bundled schedules that are valid at the price of flash (instructions that one byte is
-    worth) of ``goal``.
+    worth) of ``goal``; all of them if the core waits for its flash, because their prices are those without waits.
 
     ``uses``: as in :func:`microc.schedule.choose.choose_schedule`.
     """
     candidates = []
     for schedule in schedules:
-        if schedule.prices[0] <= goal.price <= schedule.prices[1]:
+        if target.waits_for_flash or schedule.prices[0] <= goal.price <= schedule.prices[1]:
             cycles = schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING]
             cost = replace(schedule.cost, cycles=cycles, time_unit=time_unit_of(target))
             candidates.append(ShippedCandidate(schedule, weigh_cost(cost, schedule.constants, goal, uses)))

@@ -262,8 +262,9 @@ class Cost:
 
 
 def time_unit_of(target: Target) -> str:
-    """Return the unit by which schedules are ranked on a core: cycles if they depend on the order of instructions."""
-    return "cycles" if target.core.pipeline is not None else "instructions"
+    """Return the unit by which schedules are ranked: cycles if they depend on the order of instructions, or if the core
+    waits for its flash."""
+    return "cycles" if target.core.pipeline is not None or target.waits_for_flash else "instructions"
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
