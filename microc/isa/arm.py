@@ -37,7 +37,10 @@ ARM_V8M_BASE = replace(ARM_V6M, name="Armv8-M Baseline", guard="defined(__ARM_AR
 
 ARM_WORDS = InstructionSet("Arm words", "defined(__ARM_FEATURE_UNALIGNED)", UNALIGNED, frozenset({"unaligned"}))
 
-_INSTRUCTIONS = {"saturate_i8": "ssat %0, #8, %1", "saturate_u8": "usat %0, #8, %1", "saturate_i16": "ssat %0, #16, %1"}
+_INSTRUCTIONS = {
+    "saturate_i8": "ssat %0, #8, %1", "saturate_u8": "usat %0, #8, %1", "saturate_i16": "ssat %0, #16, %1",
+    "saturate_u15": "usat %0, #15, %1",
+}  # fmt: skip
 
 ARM_SATURATION = InstructionSet(
     "Arm saturation",

@@ -459,6 +459,7 @@ CLIPPED = {
     "saturate_i8": ("cv.clip", 0x38, 8),
     "saturate_u8": ("cv.clipu", 0x39, 9),
     "saturate_i16": ("cv.clip", 0x38, 16),
+    "saturate_u15": ("cv.clipu", 0x39, 16),
 }
 """Instruction, funct7 and number of bits to which it clips, by intrinsic. The number is one larger for the
 instruction that clips negative numbers to 0."""

@@ -21,9 +21,9 @@ from microc.tir.rewrite import walk_stmt
 # attaches to a block or loop and another layer reads.
 
 SATURATED: Final = MappingProxyType(
-    {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
+    {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767), "saturate_u15": (0, 32767)}
 )
-"""Result ranges of saturating intrinsics, by name."""
+"""Result ranges of saturating intrinsics, by name. ``saturate_u15`` is the rectified result of an int16 layer."""
 SHIFTED_SATURATIONS: Final = MappingProxyType(
     {f"{name}_shr_{distance}": (name, distance) for name in SATURATED for distance in range(1, 32)}
 )
