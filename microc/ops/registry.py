@@ -144,18 +144,23 @@ class Multiples:
     elements.
     - ``multiplies_partial_words``: True if the core also multiplies the last elements of a row that do not fill a word,
     so that a matrix can be read in place.
-    - ``vector_columns``: numbers of columns in a vector, the largest first."""
+    - ``vector_columns``: numbers of columns in a vector, the largest first.
+    - ``short_depths``: numbers of terms, ascending, with which one loop multiplies rows of bytes by all columns."""
 
     dtype_pairs: Set[tuple[str, str]] = frozenset()
     multiplies_partial_words: bool = False
     vector_columns: tuple[int, ...] = ()
+    short_depths: tuple[int, ...] = ()
 
     def round_up_terms(self, depth: int, *factor_dtypes: str) -> int:
         """Return the number of terms of a sum of ``depth`` products, rounded up to whole words if the core multiplies
-        words.
+        words, or to one of ``short_depths``.
 
         ``factor_dtypes``: the dtypes of both factors of a product."""
-        return -(-depth // WORD) * WORD if factor_dtypes in self.dtype_pairs else depth
+        if factor_dtypes not in self.dtype_pairs or depth % WORD == 0:
+            return depth
+        short = self.short_depths if factor_dtypes == ("int8", "int8") else ()
+        return next((n for n in short if n >= depth), -(-depth // WORD) * WORD)
 
     def round_up_columns(self, unit_count: int) -> int:
         """Return ``unit_count``, the number of columns of a product, rounded up to whole vectors.

@@ -19,6 +19,7 @@ from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
+from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS
 from microc.tir.names import FLOATS, LANES, SCALABLE
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 
@@ -279,4 +280,5 @@ def product_multiples(target: Target) -> Multiples:
     widened = {(a, "int8") for a in NARROW if pairs or vectors or find_four_product_intrinsic(a, "int8", target.cpu)}
     words = {("int16", "int16")} if pairs and not lanes else set()
     columns = target.core.lanes if vectors and not target.has("scalable") else ()
-    return Multiples(frozenset(widened | words), lanes, columns)
+    short_depths = JOINED_DEPTHS if narrows_with_rounding(target) else ()
+    return Multiples(frozenset(widened | words), lanes, columns, short_depths)
