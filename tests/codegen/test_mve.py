@@ -28,6 +28,8 @@ NAMES = [name for name in (*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies) if name not i
 """Those that requantise rows have a test of their own."""
 ARITHMETIC = [name for name in NAMES if all(not isinstance(p, ir.Buffer) for p in SCALAR[name].params)]
 COUNT, DEPTHS = 37, (1, 15, 16, 17, 32, 48, 64, 65, 80, 96, 113, 128, 177)
+DISTANCES = (21, 5, 16)
+"""Elements from row to row: products of several rows load ahead if these are at least a vector."""
 STRIDED = {"n": (100, 45, *range(1, 20)), "step": (3, 19, *range(1, 20))}
 EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, -(1 << 31), 1 << 16, -(1 << 24) + 1)
 
@@ -36,7 +38,12 @@ FLOAT_EDGES = (np.nan, np.nan, 1.0, -np.inf, np.inf, -1.0, 0.0, 3.0)
 
 @cache
 def function(name: str) -> ir.PrimFunc:
-    known = {"stride_a": 5, "stride_b": 33, "stride_sums": 6 if name.startswith("rows") else 3, "columns": 6}
+    known = {
+        **({} if name.startswith("dot_") else {"stride_a": 5}),
+        "stride_b": 33,
+        "stride_sums": 6 if name.startswith("rows") else 3,
+        "columns": 6,
+    }
     return often(name, COUNT, 1000 if "strided" in name or name.startswith("row") else COUNT + 300, known)
 
 
@@ -76,6 +83,8 @@ def operands(name: str) -> tuple[Array, ...]:
             array = dice.integers(0 if "first" in name else 1, 5 if "first" in name else 19, param.shape).astype(
                 np.int32
             )
+        elif param.name == "stride_a":
+            array = np.resize(DISTANCES, param.shape).astype(np.int32)
         elif param.name == "depth":
             whole = next((form.group for form in BITS.values() if f"_i{form.bits}_" in name), 0)
             depths = [whole, 2 * whole] if whole else DEPTHS

@@ -53,6 +53,8 @@ _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r
 """Core registers for addresses, by the bits of the factors. r7 is not used, because it may be the frame pointer.
 Widening loads need a register of r0 to r7."""
 _COUNT = '"+r"(count)'
+_NEXT_ITERATION = -1
+"""Number of the vector that a rotated loop loads for its next iteration."""
 
 
 def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
@@ -164,11 +166,12 @@ def _build_products_of_term_vector(
     return _Terms(tuple(loads), tuple(products))
 
 
-def _alternate_loads_and_products(vectors: Sequence[_Terms]) -> list[str]:
+def _alternate_loads_and_products(vectors: Sequence[_Terms], *, rotates: bool = False) -> list[str]:
     """Return the instructions of several vectors of terms in an order in which loads and products alternate.
 
     Products keep their order; vectors are loaded in the order in which products read them. A register is free after
-    the last product that reads it."""
+    the last product that reads it. ``rotates``: the first vector is in its register already; the same vector of the next
+    iteration is loaded at the end, so that the first product waits for one load instead of two."""
     loads, products = list[tuple[str, str]](), list[_VectorProduct]()
     for terms in vectors:
         first = len(loads)
@@ -177,19 +180,24 @@ def _alternate_loads_and_products(vectors: Sequence[_Terms]) -> list[str]:
     last_reader = {vector: k for k, product in enumerate(products) for vector in (product.left, product.right)}
     waiting = list(dict.fromkeys(vector for product in products for vector in (product.left, product.right)))
     free, register_of, lines = list(_VECTOR_REGISTERS), dict[int, str](), list[str]()
+    if rotates:  # nothing else occupies the register of the first vector
+        register_of[waiting.pop(0)] = free.pop(0)
+        waiting.append(_NEXT_ITERATION)
 
     def load_next_vector() -> None:
         vector = waiting.pop(0)
-        register_of[vector] = free.pop(0)
-        mnemonic, address = loads[vector]
+        register_of[vector] = _VECTOR_REGISTERS[0] if vector == _NEXT_ITERATION else free.pop(0)
+        mnemonic, address = loads[max(vector, 0)]
         lines.append(f"{mnemonic} {register_of[vector]}, {address}")
 
     for k, product in enumerate(products):
         while not {product.left, product.right} <= register_of.keys():
             load_next_vector()
         lines.append(f"{product.instruction}, {register_of[product.left]}, {register_of[product.right]}")
-        free += [register_of[v] for v in dict.fromkeys((product.left, product.right)) if last_reader[v] == k]
-        if waiting and free:
+        read = [v for v in dict.fromkeys((product.left, product.right)) if last_reader[v] == k]
+        free += [register_of[v] for v in read if v != 0 or not rotates]
+        is_first_free = not rotates or k >= last_reader[0]
+        if waiting and (is_first_free if waiting[0] == _NEXT_ITERATION else free):
             load_next_vector()
     return lines
 
@@ -266,19 +274,31 @@ def _format_multiple_row_loop_lines(
     """Yield the C lines of the loops over K in a product of several rows.
 
     The loops process three vectors at once if 3 divides the number of vectors; else four, with a tail-predicated
-    remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums.
-    ``first_outputs``: assembly operands that the copy writes."""
+    remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums. The loops are rotated: the
+    last iteration loads one vector behind the first row, which therefore has to be in the other rows. If rows begin at a smaller
+    distance, all vectors are predicated. ``first_outputs``: assembly operands that the copy writes."""
     (few, most), lanes = UNROLLED, 128 // element_bits
-    iteration = _alternate_loads_and_products([terms] * few)
-    yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
-    text = [*_start_sums_at_zero(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
+    zeros = [f"mov {product.instruction.split()[1]}, #0" for product in terms.products]
+    yield from (f"if (stride_a < {lanes}) {{", "    count = depth;")
+    predicated = [*zeros, *_format_tail_predicated_loop(terms, element_bits)]
+    yield from _format_assembly_statement_lines(predicated, [*first_outputs, _COUNT], [])
+    yield from (f"}} else if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
+    mnemonic, address = terms.loads[0]
+    load = f"{mnemonic} {_VECTOR_REGISTERS[0]}, {address}"
+    iteration = _alternate_loads_and_products([terms] * few, rotates=True)
+    text = [load, *_start_sums_at_zero(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
     yield from _format_assembly_statement_lines(text, [*first_outputs, _COUNT], [])
-    iteration = _alternate_loads_and_products([terms] * most)
+    iteration = _alternate_loads_and_products([terms] * most, rotates=True)
     yield "} else {"
-    yield from _format_assembly_statement_lines(_start_sums_at_zero(iteration, started_sums), first_outputs, [])
+    first = [load, *_start_sums_at_zero(iteration, started_sums)]
+    loop = ["dls lr, lr", "0:", *iteration, "le lr, 0b"]
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _format_assembly_statement_lines(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [])
-    yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
+    yield from _format_assembly_statement_lines([*first, *loop], [*first_outputs, _COUNT], [])
+    yield "    } else {"
+    yield from _format_assembly_statement_lines(first, first_outputs, [])
+    yield "    }"
+    yield from (f"    if (depth % {most * lanes} > 0) {{", f"        a0 -= {lanes};")
+    yield f"        count = depth % {most * lanes};"
     yield from _format_assembly_statement_lines(
         _format_tail_predicated_loop(terms, element_bits), [*outputs, _COUNT], []
     )
@@ -348,7 +368,7 @@ def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: in
     if form is None:
         size = 8 if a_dtype == b_dtype == "int8" else 16
         terms, vectors = _build_products_of_term_vector(a_dtype, b_dtype, rows, columns, size), max(UNROLLED)
-        counts = count_vector_operations(_alternate_loads_and_products([terms] * vectors))
+        counts = count_vector_operations(_alternate_loads_and_products([terms] * vectors, rotates=rows > 1))
         iteration = tuple((name, n / vectors) for name, n in (*counts, ("branch", 1)))
         return Body(text, (*edges, ("alu", alu)), BodyLoop("depth", 128 // size, iteration))
     iteration = (*count_vector_operations(_format_bit_packed_products(form, rows, columns)), ("branch", 1.0))
