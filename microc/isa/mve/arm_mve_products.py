@@ -382,50 +382,64 @@ PRODUCT_BODIES = BodyTable(
 
 # ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers, and each weight is loaded once
 #
-# An iteration computes two sums: one instruction loads their initial values and one stores them (LDRD, STRD). Every vector of
-# weights takes a load and a product; the product of one row by four columns loads five vectors for four products.
+# An iteration computes four sums, or two: one instruction loads the initial values of two sums and one stores them (LDRD, STRD).
+# Every vector of weights takes a load and a product; the product of one row by four columns loads five vectors for four
+# products. LDRD and STRD are between two loads of vectors, where they cost nothing, as far as there are such loads.
 
 LANES = 16
 """Bytes of a vector register."""
 _ARM_MVE_ROWS_WEIGHTS, _SHARED = 7, 6
 """Numbers of the vector registers for weights, and for both of the last vectors of a row of eight."""
-_PAIR = ("c0", "c1")
-"""Names of the two sums that an iteration computes."""
+_COLUMN_SUMS = {"c0": "r8", "c1": "r10", "c2": "r12", "c3": "r2"}
+"""Names and registers of the sums that an iteration computes."""
 
 
 def _build_row_product_body(depth: int) -> Body:
     """Build the body of the product of a row of ``depth`` bytes by many rows of weights, with its operation counts."""
     vectors = depth // LANES
     row_loads = [_format_row_vector_load(k) for k in range(min(vectors, _ARM_MVE_ROWS_WEIGHTS))]
-    products = [line for column in range(len(_PAIR)) for line in _format_column_products(vectors, column)]
-    lines = [*row_loads, "dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8", *products]
-    lines += ["strd %[c0], %[c1], [%[sums]], #8", "le lr, 0b"]
-    clobbers = ", ".join(f'"q{n}"' for n in range(_ARM_MVE_ROWS_WEIGHTS + 1))
-    text = "\n".join(
-        (
-            'register int32_t c0 __asm__("r8");',
-            'register int32_t c1 __asm__("r10");',
-            'register int32_t count __asm__("lr") = columns / 2;',
-            "__asm__ volatile inline(",
-            *(f'    "{line}\\n"' for line in lines),
-            '    : [c0] "=&r"(c0), [c1] "=&r"(c1), [b] "+r"(b), [start] "+r"(start), [sums] "+r"(sums), "+r"(count)',
-            '    : [a] "r"(a)',
-            f'    : "memory", {clobbers});',
-        )
-    )
-    iteration = (("load", 1), ("paired", 1), ("store", 1), *count_vector_operations(products), ("branch", 1))
-    loop = BodyLoop("columns", len(_PAIR), iteration)
-    return Body(text, (("vector_load", len(row_loads)), ("alu", 4)), loop)
+    names = list(_COLUMN_SUMS)
+    text = [f'register int32_t {name} __asm__("{register}");' for name, register in _COLUMN_SUMS.items()]
+    text.append('register int32_t count __asm__("lr");')
+    for columns, condition in ((4, "if (columns % 4 == 0) {"), (2, "} else {")):
+        loop = [*row_loads, "dls lr, lr", "0:", *_format_row_products(vectors, columns), "le lr, 0b"]
+        outputs = [
+            *(f'[{n}] "=&r"({n})' for n in names[:columns]),
+            *(f'[{n}] "+r"({n})' for n in ("b", "start", "sums")),
+        ]
+        text += [condition, f"    count = columns / {columns};"]
+        text += _format_assembly_statement_lines(loop, [*outputs, _COUNT], ['[a] "r"(a)'])
+    text.append("}")
+    iteration = _format_row_products(vectors, len(names))
+    pairs = len(names) // 2
+    counts = (("load", pairs), ("paired", pairs), ("store", pairs), *count_vector_operations(iteration), ("branch", 1))
+    edges = (("vector_load", len(row_loads)), ("alu", 4))
+    return Body("\n".join(text), edges, BodyLoop("columns", len(names), counts))
+
+
+def _format_row_products(vectors: int, columns: int) -> list[str]:
+    """Return the instructions that multiply the row by ``columns`` rows of weights, 2 or 4, from initial values to sums."""
+    names = list(_COLUMN_SUMS)
+    load, store = "ldrd %[{}], %[{}], [%[start]], #8", "strd %[{}], %[{}], [%[sums]], #8"
+    lines = [load.format(*names[:2])]
+    for column in range(columns):
+        products = _format_column_products(vectors, column)
+        if column in (0, 2) and columns > 2:
+            # Behind the first product, and the load of a vector of the row if there is one.
+            other = load.format(*names[2:]) if column == 0 else store.format(*names[:2])
+            products.insert(2 + (vectors > _ARM_MVE_ROWS_WEIGHTS), other)
+        lines += products
+    return [*lines, store.format(*names[columns - 2 : columns])]
 
 
 def _format_column_products(vectors: int, column: int) -> list[str]:
-    """Return the instructions that multiply the row by row ``column`` of a pair of rows of weights.
+    """Return the instructions that multiply the row by row ``column`` of the weights of an iteration.
 
     Seven vectors of the row stay in registers. Of eight, the last two share a register: a column begins with the one that the
-    column before it ended with. So each column loads one of the two: 39 cycles for two columns, 43 with both (llvm-mca 19)."""
+    column before it ended with. So each column loads one of the two: 75 cycles for four columns, 83 with both (llvm-mca 19)."""
     order = list(range(vectors))
     if vectors > _ARM_MVE_ROWS_WEIGHTS:
-        first, last = (_SHARED, _SHARED + 1) if column == 0 else (_SHARED + 1, _SHARED)
+        first, last = (_SHARED, _SHARED + 1) if column % 2 == 0 else (_SHARED + 1, _SHARED)
         order = [first, *range(_SHARED), last]
     lines = []
     for n, k in enumerate(order):
@@ -434,7 +448,7 @@ def _format_column_products(vectors: int, column: int) -> list[str]:
         else:
             following = order[n + 1] if n + 1 < vectors else vectors
             address = f"[%[b]], #{LANES * (following - k)}"
-        product = f"vmladava.s8 %[{_PAIR[column]}], q{min(k, _SHARED)}, q{_ARM_MVE_ROWS_WEIGHTS}"
+        product = f"vmladava.s8 %[c{column}], q{min(k, _SHARED)}, q{_ARM_MVE_ROWS_WEIGHTS}"
         lines += [f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, {address}", product]
         if k == order[0] > 0:
             lines.append(_format_row_vector_load(order[-1]))
