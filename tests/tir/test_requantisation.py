@@ -105,3 +105,79 @@ def test_rows_of_different_buffers_stay() -> None:
 
     body = map_stmt(func.body, move_second_store)
     assert len(seen) == 2 and lower_requantisation(body) == body
+
+
+# ---- Rows by one factor, rounded twice
+
+VECTOR = "int32x4"
+
+
+def twice_rounded(
+    vectors: int,
+    *,
+    away: bool = False,
+    shift: int = -8,
+    clamps: bool = False,
+    scope: str = "local",
+    high_end: int = 127,
+) -> ir.PrimFunc:
+    """Vectors of sums, which are copied to memory of their own first, requantised by a high product and a shift.
+
+    ``clamps``: results are clamped before they are stored, up to ``high_end``."""
+    x, out = ir.Buffer("x", (WIDTH,), "int32"), ir.Buffer("out", (WIDTH,), "int8")
+    sums = ir.Buffer("sums", x.shape, "int32", scope)
+    zero_point, low, high = (ir.Var(name, VECTOR) for name in ("zero_point", "low", "high"))
+
+    def call(name: str, *args: ir.Expr) -> ir.Call:
+        return ir.Call(f"{name}_i32x4", args, VECTOR)
+
+    def number(value: int) -> ir.Expr:
+        return ir.const(value, "int32")
+
+    load = call("load_i32", ir.AddressOf(sums, (COLUMN * 4,), 4))
+    product = call("doubling_high_mul_n", load, number(1638001719))
+    product = call("add", product, call("shl_n", load, number(-31))) if away else product
+    value = call("add", call("shift_round_n", product, number(shift)), zero_point)
+    value = call("min", call("max", value, low), high) if clamps else value
+    store = ir.Call(
+        f"store{'' if clamps else '_saturated'}_i8_i32x4", (ir.AddressOf(out, (COLUMN * 4,), 4, True), value), "int32"
+    )
+    body: ir.Stmt = ir.For(COLUMN, number(vectors), ir.Evaluate(store))
+    for var, n in ((zero_point, 7), (low, -128), (high, high_end)):
+        body = ir.Let(var, call("dup", number(n)), body)
+    c = ir.Var("c")
+    copy = ir.loops(((c, WIDTH),), ir.Store(sums, (c,), x[c]))
+    whole = ir.Alloc(sums, ir.seq(copy, body)) if scope == "local" else body
+    return ir.PrimFunc("twice", (x if scope == "local" else sums, out), whole)
+
+
+@pytest.mark.parametrize("clamps", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("vectors", [4, 7, 8])
+def test_row_of_one_factor_becomes_one_call(vectors: int, away: bool, clamps: bool) -> None:
+    """Vectors beyond whole iterations stay in a loop."""
+    func = twice_rounded(vectors, away=away, clamps=clamps)
+    body = lower_requantisation(func.body)
+    assert calls(body) == [f"requantize_i8_twice{'_away' if away else ''}"]
+    arrays = [np.random.default_rng(1).integers(-40000, 40000, WIDTH).astype(np.int32), np.zeros(WIDTH, np.int8)]
+    arrays[0][:4] = -168, 168, -503, 503  # ties of the shift
+    results = []
+    for f in (func, ir.PrimFunc("f", func.params, body)):
+        run(f, [array.copy() for array in arrays[:1]] + [result := arrays[1].copy()], intrinsic_functions())
+        results.append(result)
+    assert len(np.unique(results[0])) > 5
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        twice_rounded(3),  # fewer columns than an iteration has
+        twice_rounded(8, shift=1),  # a shift to the left may wrap around
+        twice_rounded(8, clamps=True, high_end=100),  # another end than that of the dtype
+        twice_rounded(8, scope="global"),  # results might overwrite sums
+    ],
+    ids=["vectors", "left", "end", "memory"],
+)
+def test_other_rows_of_one_factor_stay(func: ir.PrimFunc) -> None:
+    assert lower_requantisation(func.body) == func.body

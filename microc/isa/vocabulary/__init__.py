@@ -12,6 +12,7 @@ from microc.isa.vocabulary.matrix_products import (
     HALF_RUNS,
     PRODUCTS,
     REQUANTISATIONS,
+    TWICE_ROUNDINGS,
     UNIT_WORDS,
     WINDOWS,
 )
@@ -27,6 +28,7 @@ INTRINSICS: tuple[Intrin, ...] = (
     *SCALABLE,
     *PRODUCTS,
     *REQUANTISATIONS,
+    *TWICE_ROUNDINGS,
     *HALF_PRODUCTS,
     *WINDOWS,
     *HALF_RUNS,

@@ -9,13 +9,13 @@ from functools import cache
 
 from microc.base import dtypes
 from microc.isa.instruction_set import ANY, Intrin, IntrinsicStep, StepOperand, TensorIntrin, int32_constant
-from microc.isa.vocabulary.vector_lanes import build_wrapping_operation
+from microc.isa.vocabulary.vector_lanes import build_doubling_high_mul, build_rounding_shift, build_wrapping_operation
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 from microc.tir.lower.lane_code import NARROWING_DISTANCES
 from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS, JOINED_ROWS
-from microc.tir.lower.unit_lowering import MAX_ROWS, requantisation_name
+from microc.tir.lower.unit_lowering import MAX_ROWS, requantisation_name, twice_rounding_name
 from microc.tir.names import BARRIER, SIGNAL, WAIT
 
 # ---- Products of small matrices: rows of activations by rows of weights
@@ -153,6 +153,12 @@ PRODUCTS = (
 #     out[r, c] = saturate(high_word((addend[c] + sums[r, c] * factor) * multiplier[c]) >> n, rounded half up)
 #
 # Sums and addends wrap around. A single row needs no strides, which then are no parameters.
+#
+# ``requantize_<t>_twice`` requantises one row of ``columns`` sums, a multiple of 16, by one factor:
+#
+#     out[c] = saturate((rounded high word of 2 * sums[c] * multiplier, shifted by ``shift`` < 0 and rounded) + zero_point)
+#
+# ``_away`` subtracts 1 from the high words of negative sums before they are shifted, which rounds half away from zero.
 
 
 def _build_requantisation(dtype: str, distance: int, rows: int) -> Intrin:
@@ -179,6 +185,25 @@ REQUANTISATIONS = tuple(
     for dtype in ("int8", "uint8")
     for distance in NARROWING_DISTANCES
     for rows in range(1, MAX_ROWS + 1)
+)
+
+
+def _build_twice_rounding(dtype: str, *, away: bool) -> Intrin:
+    """Build the intrinsic that requantises a row by one factor, and rounds twice."""
+    out, sums = Buffer("out", (ANY,), dtype), Buffer("sums", (ANY,), "int32")
+    columns, multiplier, shift, zero_point, c = (Var(n) for n in ("columns", "multiplier", "shift", "zero_point", "c"))
+    high = build_doubling_high_mul(sums[c], multiplier)
+    if away:
+        high = high + (sums[c] >> 31)
+    clamped = ir.clamp(build_rounding_shift(high, shift) + zero_point, *dtypes.int_range(dtype))
+    body = ir.For(c, columns, ir.Store(out, (c,), ir.cast(dtype, clamped)))
+    return Intrin(
+        twice_rounding_name(_SHORT[dtype], away=away), (out, sums, columns, multiplier, shift, zero_point), body
+    )
+
+
+TWICE_ROUNDINGS = tuple(
+    _build_twice_rounding(dtype, away=away) for dtype in ("int8", "uint8") for away in (False, True)
 )
 
 

@@ -54,7 +54,7 @@ def build_wrapping_operation(op: str, a: Expr, b: Expr) -> Expr:
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
 
 
-def _doubling_high_mul(a: Expr, b: Expr) -> Expr:
+def build_doubling_high_mul(a: Expr, b: Expr) -> Expr:
     """Build the doubling high product with rounding: (a b + 2**30) >> 31. It saturates only if both operands are
     INT32_MIN."""
     return ir.minimum((_as_int64(a) * _as_int64(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
@@ -84,7 +84,7 @@ def _signed_shift(a: Expr, s: Expr) -> Expr:
     return ir.select(s < 0, a >> _clamped_right_shift_count(s), ir.reinterpret("int32", left))
 
 
-def _rounding_signed_shift(a: Expr, s: Expr) -> Expr:
+def build_rounding_shift(a: Expr, s: Expr) -> Expr:
     """Build the shift of :func:`_signed_shift`, but with rounding half up to the right. ``s`` is at least -32, for
     which the result is 0."""
     right = _as_int64(_clamped_right_shift_count(s))
@@ -98,12 +98,12 @@ def build_arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
         **{op: build_wrapping_operation(op, _a, _b) for op in ("add", "sub", "mul")},
-        "doubling_high_mul": _doubling_high_mul(_a, _b),
+        "doubling_high_mul": build_doubling_high_mul(_a, _b),
         "doubling_high_floor": _doubling_high_floor(_a, _b),
         "high_product": _high_word_of_product(_a, _b),
         "high_mul_round": _high_word_of_product(_a, _b, 1 << 31),
         "shl": _signed_shift(_a, _b),
-        "shift_round": _rounding_signed_shift(_a, _b),
+        "shift_round": build_rounding_shift(_a, _b),
         "min": ir.minimum(_a, _b),
         "max": ir.maximum(_a, _b),
         "and": _a & _b,

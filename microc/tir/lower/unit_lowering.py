@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -457,6 +457,9 @@ MAX_ROWS = 3
 LANES = 4
 """Number of sums in a vector."""
 _STORE = re.compile(r"store_saturated_([iu]8)_rshr_(\d+)_i32x4")
+_SATURATED_STORES = {f"store_saturated_{suffix}_i32x4": suffix for suffix in ("i8", "u8")}
+_ENDS = {"store_i8_i32x4": dtypes.int_range("int8"), "store_u8_i32x4": dtypes.int_range("uint8")}
+"""Bounds by which results are clamped before they are stored without saturation."""
 
 
 def requantisation_name(dtype_suffix: str, distance: int, rows: int) -> str:
@@ -484,9 +487,27 @@ class _Row:
         return self.dtype_suffix, self.distance, self.factor, self.constants
 
 
+def twice_rounding_name(dtype_suffix: str, *, away: bool) -> str:
+    """Return the name of the intrinsic that requantises a row by one factor and rounds twice. ``away``: the second rounding
+    rounds half away from zero."""
+    return f"requantize_{dtype_suffix}_twice{'_away' if away else ''}"
+
+
 def lower_requantisation(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with its loops that requantise vectors of sums replaced by calls."""
-    return map_stmt(stmt, lambda s: (_build_call(s) or s) if isinstance(s, ir.For) else s)
+    uniform = {
+        s.var: number
+        for s in walk_stmt(stmt)
+        if isinstance(s, ir.Let)
+        and isinstance(s.value, ir.Call)
+        and s.value.name == "dup_i32x4"
+        and (number := ir.int_value(s.value.args[0])) is not None
+    }
+
+    def lower_loop(s: ir.Stmt) -> ir.Stmt:
+        return (_build_call(s) or _build_twice_rounding_call(s, uniform) or s) if isinstance(s, ir.For) else s
+
+    return map_stmt(stmt, lower_loop)
 
 
 def _build_call(loop: ir.For) -> ir.Stmt | None:
@@ -547,6 +568,92 @@ def _match_row(stmt: ir.Stmt) -> _Row | None:
             )
         ) if (name := _STORE.fullmatch(store)) is not None:
             return _Row(name[1], int(name[2]), factor, out, sums, (addend, multiplier))
+        case _:
+            return None
+
+
+# ---- A single row by one multiplier and one shift, as TFLite rounds: a high product, then a shift. Rows of one factor begin at
+# their biases, so that ``requantize_floor`` would add nothing but its constants.
+#
+#     store_saturated_i8_i32x4(out[4 o], add(shift_round_n(doubling_high_mul_n(sums[4 o], multiplier), shift), zero_point))
+#
+# becomes ``requantize_i8_twice(out, sums, 16 n, multiplier, shift, zero_point)``. Vectors that do not fill 16 columns stay in a
+# loop.
+
+TWICE_COLUMNS = 16
+"""Columns of an iteration."""
+_ZERO_POINTS = range(-(1 << 15), 1 << 15)
+"""Zero points that fit the lanes to which they are added, after the sums are narrowed to 16 bits."""
+
+
+@frozen
+class _TwiceRounded:
+    """A vector of sums that is rounded twice: addresses of its result and sums, and the numbers of its scale."""
+
+    dtype_suffix: str
+    out: ir.AddressOf
+    sums: ir.AddressOf
+    multiplier: int
+    shift: int
+    zero_point: int
+    away: bool
+
+
+def _build_twice_rounding_call(loop: ir.For, uniform: Mapping[ir.Var, int]) -> ir.Stmt | None:
+    """Return the call of the intrinsic, and the loop over the remaining vectors; None for other loops.
+
+    ``uniform``: numbers that are equal in all lanes of a vector variable."""
+    row, extent = _match_twice_rounded(loop.body, uniform), ir.int_value(loop.extent) or 0
+    vectors = extent // (TWICE_COLUMNS // LANES) * (TWICE_COLUMNS // LANES)
+    if row is None or not vectors or row.shift >= 0 or row.zero_point not in _ZERO_POINTS:
+        return None
+    places = row.out, row.sums
+    consecutive = all(memory_stride(a.buffer, a.indices, loop.var) == LANES for a in places)
+    if row.sums.buffer.scope != "local" or not consecutive:
+        return None
+    columns, start = vectors * LANES, {loop.var: ir.const(0, "int32")}
+    args = [build_address(a.buffer, a.indices, start, columns, writes=a.writes) for a in places]
+    numbers = _int32_literals(columns, row.multiplier, row.shift, row.zero_point)
+    name = twice_rounding_name(row.dtype_suffix, away=row.away)
+    rest = substitute_stmt(loop.body, {loop.var: loop.var + vectors})
+    remaining = [replace(loop, extent=ir.const(extent - vectors, "int32"), body=rest)] if extent > vectors else []
+    return ir.seq(ir.Evaluate(ir.Call(name, (*args, *numbers), "int32")), *remaining)
+
+
+def _match_twice_rounded(stmt: ir.Stmt, uniform: Mapping[ir.Var, int]) -> _TwiceRounded | None:
+    """Match the requantisation of a vector of sums by one factor; None for other statements."""
+    match stmt:
+        case ir.Evaluate(ir.Call(store, (ir.AddressOf() as out, value))) if store in _SATURATED_STORES:
+            suffix = _SATURATED_STORES[store]
+        case ir.Evaluate(
+            ir.Call(
+                store,
+                (
+                    ir.AddressOf() as out,
+                    ir.Call("min_i32x4", (ir.Call("max_i32x4", (value, ir.Var() as low)), ir.Var() as high)),
+                ),
+            )
+        ) if (uniform.get(low), uniform.get(high)) == _ENDS.get(store):
+            suffix = store.split("_")[1]
+        case _:
+            return None
+    match value:
+        case ir.Call(
+            "add_i32x4", (ir.Call("shift_round_n_i32x4", (product, ir.Const(int() as shift))), ir.Var() as zero_point)
+        ) if zero_point in uniform:
+            pass
+        case _:
+            return None
+    sign: ir.Expr | None = None
+    match product:
+        case ir.Call("add_i32x4", (inner, ir.Call("shl_n_i32x4", (operand, ir.Const(-31))))):
+            product, sign = inner, operand
+    match product:
+        case ir.Call(
+            "doubling_high_mul_n_i32x4",
+            (ir.Call("load_i32_i32x4", (ir.AddressOf() as sums,)) as load, ir.Const(int() as multiplier)),
+        ) if sign in (None, load):
+            return _TwiceRounded(suffix, out, sums, multiplier, shift, uniform[zero_point], sign is not None)
         case _:
             return None
 
