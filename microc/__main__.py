@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m microc``."""
 
-import sys
+from microc.cli import run_process
 
-from microc.cli import main
-
-sys.exit(main())
+run_process()

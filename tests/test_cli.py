@@ -112,6 +112,18 @@ def test_what_a_command_made_ends_with_the_process() -> None:
     assert done.stdout.endswith("True\n")
 
 
+def test_a_process_ends_after_its_exit_functions_with_the_exit_code() -> None:
+    """It ends without freeing its objects; what others registered runs before, and what they print is seen."""
+    register = "import atexit, sys; atexit.register(print, 'registered'); sys.argv[1:] = ['train']"
+    run = f"{register}; from microc.cli import run_process; run_process()"
+    for settings in ("", "sys.setprofile(lambda *event: None); "):  # at once, and by the interpreter's own end
+        done = subprocess.run(
+            [sys.executable, "-c", run.replace("from", f"{settings}from", 1)], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout) == (2, "registered\n")
+        assert "'train' is no command" in done.stderr
+
+
 def test_version(microc: Command) -> None:
     said = microc("--version")
     assert said.code == 0 and said.out.startswith("microc ")
