@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from microc.base.operating_system import is_closed_pipe, reserves_stack
+from microc.base.operating_system import is_closed_pipe, keep_freed_memory, reserves_stack
 from microc.errors import InternalError, MicrocError
 
 SCHEMA_VERSION = 1
@@ -30,6 +30,7 @@ It is large because a compilation creates almost no cycles, and most of its obje
 
 def run_process() -> NoReturn:
     """Run the command line of this process, and end the process with its exit code: the entry point of ``microc``."""
+    keep_freed_memory()
     code = main()
     # To free the objects and modules of a compilation takes 6 % of its CPU time, so the process ends without that, as
     # mypy's does. Threads, debuggers and profilers need the interpreter's own end.
