@@ -116,3 +116,24 @@ def test_objects_are_created_as_by_a_dataclass() -> None:
     with pytest.raises(ValueError, match="no order"):
         Extended("a", order="")
     assert Ours("a").name == "a"
+
+
+@frozen
+class Derived:
+    """Fields that are no parameters: one with a default, one that is built, one that the check sets."""
+
+    name: str
+    length: int = field(default=0, init=False)
+    seen: list[int] = field(default_factory=list, init=False)
+    upper: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upper", self.name.upper())
+
+
+def test_fields_that_are_no_parameters() -> None:
+    first, second = Derived("a"), Derived(name="b")
+    assert (first.length, first.seen, first.upper, second.upper) == (0, [], "A", "B")
+    assert first.seen is not second.seen
+    with pytest.raises(TypeError, match=r"Derived.__init__\(\) got an unexpected keyword argument 'length'"):
+        Derived("a", length=1)  # type: ignore[call-arg]

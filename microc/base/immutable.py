@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, dataclass_transform
@@ -34,9 +34,7 @@ def frozen(cls: type[_Class]) -> type[_Class]:
     cls_: Any = dataclass(slots=True, init=False, eq=False, repr=False)(cls)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        # The dataclass of a subclass without fields has the fields of its base, and the __init__ for these.
-        names = {"__doc__": cls_.__doc__, "__qualname__": cls_.__qualname__}
-        cls_.__init__ = vars(dataclass(eq=False, repr=False)(type(cls_.__name__, (cls_,), names)))["__init__"]
+        cls_.__init__ = _compile_init(cls_)
         cls_.__init__(self, *args, **kwargs)
 
     cls_.__init__ = __init__
@@ -56,6 +54,36 @@ def frozen(cls: type[_Class]) -> type[_Class]:
 
         cls_.__repr__ = __repr__
     return cls_  # type: ignore[no-any-return]
+
+
+def _compile_init(cls: Any) -> Callable[..., None]:
+    """Compile the ``__init__`` of a dataclass, in half the time of the standard library's, which also makes a class."""
+    namespace: dict[str, Any] = {"MISSING": MISSING}
+    positional: list[str] = ["self"]
+    keywords: list[str] = []
+    assignments: list[str] = []
+    for f in fields(cls):
+        name, value = f.name, f.name
+        if f.default_factory is not MISSING:
+            namespace[f"make_{name}"] = f.default_factory
+            value = f"make_{name}() if {name} is MISSING else {name}" if f.init else f"make_{name}()"
+        elif f.default is not MISSING:
+            namespace[f"default_{name}"] = f.default
+            value = name if f.init else f"default_{name}"
+        elif not f.init:
+            continue  # __post_init__ sets it
+        assignments.append(f"self.{name} = {value}")
+        if f.init:
+            default = "" if f.default is MISSING else f"=default_{name}"
+            parameter = name + ("=MISSING" if f.default_factory is not MISSING else default)
+            (keywords if f.kw_only else positional).append(parameter)
+    if hasattr(cls, "__post_init__"):
+        assignments.append("self.__post_init__()")
+    parameters = ", ".join([*positional, "*", *keywords] if keywords else positional)
+    exec(f"def __init__({parameters}):\n " + "\n ".join(assignments or ["pass"]), namespace)
+    init: Callable[..., None] = namespace["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    return init
 
 
 def _field_getter(field_names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
