@@ -95,6 +95,23 @@ def test_a_compilation_imports_what_its_network_needs(tmp_path: Path) -> None:
     others = ("cli.verification", "external.blas", "external.cmsis_nn", "external.ethos_u", "device.emulators", "frontend.onnx",
               "transform.streaming", "compiler.sizes")  # fmt: skip
     assert not [name for name in ours if name.removeprefix("microc.").startswith(others)]
+    assert len([name for name in loaded if name.startswith("tflite.")]) < 30, "the tables that the network has"
+
+
+def test_the_schemas_package_is_complete_where_another_attribute_is_read() -> None:
+    """What reads it later, perhaps of another package, finds what it would have found without microc."""
+    run = """
+from microc.frontend.tflite.builtin_options import import_schema
+schema = import_schema()
+from tflite.Model import Model  # sets the package's attribute, first to the module
+assert schema.Model is Model
+import tflite
+assert tflite is schema and not hasattr(tflite, "nonsense")
+names = {}
+exec("from tflite import *", names)
+assert names["Model"] is Model and {"SubGraphStart", "Conv2DOptions"} <= names.keys()
+"""
+    subprocess.run([sys.executable, "-c", run], check=True)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -4,11 +4,14 @@ constants."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -35,6 +38,48 @@ table returns the schema's default value."""
 
 CustomOption = int | float | str | tuple[int | float | str, ...]
 """Type of the value of a custom operator's option."""
+
+
+class _SchemaPackage(ModuleType):
+    """The package ``tflite``, whose modules are imported when their classes are first used.
+
+    The package itself imports all of its modules, one for each table, enumeration and union of the schema: 186 for the ten or
+    so that a network needs. Each contains a class of its own name, which is then an attribute of the package. For any other
+    attribute, such as the functions of the writer, the package's own code runs."""
+
+    _is_complete = False
+    """True after the package's own code ran."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # A statement that imports the module ``tflite.Model`` also sets the package's attribute of this name.
+        super().__setattr__(name, getattr(value, name, value) if isinstance(value, ModuleType) else value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that the package does not have yet."""
+        if self._is_complete or self.__spec__ is None or self.__spec__.loader is None:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
+        module = f"{self.__name__}.{name}"
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            self._is_complete = True
+            self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def import_schema() -> Any:
+    """Import the package ``tflite``, without its modules (:class:`_SchemaPackage`)."""
+    if "tflite" not in sys.modules:
+        spec = importlib.util.find_spec("tflite")
+        if spec is None:
+            raise ModuleNotFoundError("No module named 'tflite'", name="tflite")
+        package = _SchemaPackage(spec.name)
+        for name, value in vars(importlib.util.module_from_spec(spec)).items():
+            setattr(package, name, value)
+        sys.modules[spec.name] = package
+    return sys.modules["tflite"]
 
 
 @contextmanager
@@ -69,8 +114,7 @@ class OperatorOptions:
 
         If the operator has no options, all fields have the schema's default values; with ``required`` this is a
         ModelError. Options of another table type are a ModelError too."""
-        import tflite
-
+        tflite = import_schema()
         union = tflite.BuiltinOptions2 if self.is_builtin_options_2 else tflite.BuiltinOptions
         if (
             self.table_type == getattr(union, table_name, None) and self.table is not None
@@ -453,11 +497,9 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
     """Read a SparseIndexVector, a flatbuffer union of int32, uint16 and uint8 vectors, as int64.
 
     ValueError if the union is empty; :func:`guard_flatbuffer` converts it."""
-    import tflite
-
     if not 1 <= vector_type < len(_VECTORS) or table is None:
         raise ValueError("a sparse dimension has no array of segments or indices")
-    vector = getattr(tflite, _VECTORS[vector_type])()
+    vector = getattr(import_schema(), _VECTORS[vector_type])()
     vector.Init(table.Bytes, table.Pos)
     return convert_vector_to_array(vector.ValuesAsNumpy()).astype(np.int64)
 

@@ -33,6 +33,7 @@ from microc.frontend.tflite.builtin_options import (
     enumeration_names_by_number,
     expand_sparse_values,
     guard_flatbuffer,
+    import_schema,
     read_builtin_code,
     read_quantisation,
     read_short_vector,
@@ -148,8 +149,7 @@ class TfliteFile:
     """
 
     def __init__(self, data: bytes, file_name: str, subgraph: int = 0, budget: ReadBudget | None = None) -> None:
-        import tflite
-
+        tflite = import_schema()
         self.name = file_name
         self._data = data
         if len(data) < 8 or data[4:8] != IDENTIFIER:
