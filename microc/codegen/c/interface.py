@@ -112,7 +112,8 @@ def _wrap_literals(literals: list[str], literal_indices: Array) -> list[str]:
 
     ``literals``: the distinct literals. ``literal_indices``: for each element of the array the index of its literal."""
     lengths = np.array([len(literal) + 2 for literal in literals])
-    ends = np.cumsum(lengths[literal_indices]).tolist()
+    ends = np.cumsum(lengths[literal_indices]).data  # a list would hold an object for each element
+    most_in_a_line = (WIDTH - _INDENT_MARGIN) // int(lengths.min())
     padded_literals = (
         np.array([f"{literal}, " for literal in literals], "S")[literal_indices]
         .tobytes()
@@ -121,7 +122,8 @@ def _wrap_literals(literals: list[str], literal_indices: Array) -> list[str]:
     )
     lines, start, used = list[str](), 0, 0
     while start < len(ends):
-        start = max(start + 1, bisect_right(ends, used + WIDTH - _INDENT_MARGIN, start))
+        end = min(start + most_in_a_line, len(ends))
+        start = max(start + 1, bisect_right(ends, used + WIDTH - _INDENT_MARGIN, start, end))
         lines.append(f"    {padded_literals[used : ends[start - 1] - 1]}")
         used = ends[start - 1]
     return lines
