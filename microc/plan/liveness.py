@@ -29,6 +29,7 @@ from microc.tir.analysis.size_forms import UnsafeDistances
 
 # ---- Safe distances between two blocks of memory that overlap.
 
+_INT32_MAX = (1 << 31) - 1
 GRAIN = 4
 """Granularity of offsets in the arena, in bytes: all offsets, and so all distances, are multiples of a grain."""
 _SAMPLES = 16
@@ -91,8 +92,12 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     pairs of times, the columns of both arrays.
     """
     columns = prod(first_write.shape[1:])
-    new = _pad_to_rows(first_write.reshape(-1), NEVER_WRITTEN, GRAIN * columns)
-    old = _pad_to_rows(last_touch.reshape(-1), NEVER_TOUCHED, GRAIN * columns)
+    if last_touch.max(initial=NEVER_TOUCHED) < _INT32_MAX:  # a write that is clipped stays after all touches
+        first_write, last_touch = np.minimum(first_write, _INT32_MAX).astype(np.int32), last_touch.astype(np.int32)
+    never_written = int(np.iinfo(first_write.dtype).max)
+    # Columns are compared, and they exceed the caches: they are contiguous, and of 32 bits if the times fit.
+    new = np.asfortranarray(_pad_to_rows(first_write.reshape(-1), never_written, GRAIN * columns))
+    old = np.asfortranarray(_pad_to_rows(last_touch.reshape(-1), NEVER_TOUCHED, GRAIN * columns))
     if _has_uniform_rows(new, columns) and _has_uniform_rows(old, columns):
         # Comparing one byte of each grain is enough then, which is a quarter of the work.
         new, old = new[:, :columns], old[:, :columns]
@@ -124,7 +129,7 @@ def distances_without_conflicts(
 
 def _pad_to_rows(times: Array, padding_value: int, width: int) -> Array:
     """Return the times of bytes as rows of ``width`` bytes; the last row is padded with ``padding_value``."""
-    return np.concatenate([times, np.full(-len(times) % width, padding_value, np.int64)]).reshape(-1, width)
+    return np.concatenate([times, np.full(-len(times) % width, padding_value, times.dtype)]).reshape(-1, width)
 
 
 def _has_uniform_rows(rows: Array, columns: int) -> bool:
@@ -228,7 +233,8 @@ def _find_periodic_safe_distances(first_writes: Array, last_touches: Array, dist
     period = int(np.bincount(steps).argmax())
     residue = int(np.bincount(distances % period).argmax())
     width = first_writes.shape[1]
-    first_writes_by_class = _pad_to_rows(first_writes.reshape(-1), NEVER_WRITTEN, period * width)
+    never_written = int(np.iinfo(first_writes.dtype).max)
+    first_writes_by_class = _pad_to_rows(first_writes.reshape(-1), never_written, period * width)
     last_touches_by_class = _pad_to_rows(last_touches.reshape(-1), NEVER_TOUCHED, period * width)
     safe = (np.roll(last_touches_by_class.max(axis=0), -residue * width) < first_writes_by_class.min(axis=0)).all()
     return distances[distances % period == residue] if safe else distances[:0]

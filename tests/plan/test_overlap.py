@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from microc.base.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
-from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, compute_lifetimes, find_safe_offsets
+from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, compute_lifetimes, find_safe_offsets, safe_distances
 from microc.plan.plan_check import check_plan
 from microc.schedule.identities import intrinsic_functions
 from microc.schedule.rules.movement import vectorize_copy_loops
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
+from microc.tir.analysis.access_times import NEVER_TOUCHED, NEVER_WRITTEN
 from microc.tir.interp import compile_func
 from microc.tir.lower import lower, lower_annotated_loops
 from microc.tir.rewrite import walk_stmt
@@ -227,3 +228,13 @@ def test_rooms(allowed: list[int], distance: int) -> None:
     assert room.next_allowed(distance) == min(d for d in everything if d >= distance)
     assert room.reverse().next_allowed(distance) == min(-d for d in everything if -d >= distance)
     assert room.max_shared_bytes == max([min(15, d + 10) - max(0, d) for d in allowed], default=0)
+
+
+def test_times_beyond_32_bits_give_the_same_distances() -> None:
+    """Times that fit 32 bits are compared as such; the order of times decides, not their size."""
+    dice = np.random.default_rng(0)
+    for count in (1, 7, 64, 257):
+        writes, touches = np.arange(count) * 3, np.maximum(np.arange(count) * 3 - dice.integers(0, 9, count), 0)
+        writes[dice.integers(0, count)], touches[dice.integers(0, count)] = NEVER_WRITTEN, NEVER_TOUCHED
+        later = (np.where(times < NEVER_WRITTEN, times << 40, times) for times in (writes, touches))
+        assert safe_distances(writes, touches) == safe_distances(*later)
