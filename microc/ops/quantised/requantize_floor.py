@@ -64,6 +64,8 @@ MULTIPLIER_TRIES = 65
 """Number of multipliers around the exact quotient that are tried for each channel."""
 NO_THRESHOLD = 1 << 61
 """Operand that stands for no threshold: it gives no bound of an addend."""
+_ELEMENTS_AT_ONCE = 1 << 15
+"""Most operands that are computed at once, so that they stay in the caches."""
 _THRESHOLD_STEPS = 8
 """Most corrections by one of the thresholds that float arithmetic gives."""
 
@@ -172,17 +174,25 @@ def _find_addends(
     multipliers, addends = np.zeros_like(exact), np.zeros_like(exact)
     left = np.arange(len(exact))
     largest_addend = INT32_MAX - ((bound + largest_bias) << fraction_bits)
-    for step in sorted(range(-(MULTIPLIER_TRIES // 2), MULTIPLIER_TRIES // 2 + 1), key=abs):
-        tried = np.maximum(exact[left] + step, 1)
+    steps = np.array(sorted(range(-(MULTIPLIER_TRIES // 2), MULTIPLIER_TRIES // 2 + 1), key=abs))[:, None]
+    start, count = 0, 1
+    while start < len(steps):
+        tried = np.maximum(exact[left] + steps[start : start + count], 1)
         # the least operands of the product with which its high half, shifted, is at least the result
-        operands = -(-needed // tried)
-        low = (operands - starts[:, left]).max(axis=0, initial=-largest_addend)
-        high = (operands - 1 - ends[:, left]).min(axis=0, initial=largest_addend)
-        found = low <= high
-        multipliers[left[found]], addends[left[found]] = tried[found], ((low + high) >> 1)[found]
-        left = left[~found]
+        operands = -(-needed[:, :, None] // tried)
+        low = (operands - starts[:, None, left]).max(axis=0, initial=-largest_addend)
+        high = (operands - 1 - ends[:, None, left]).min(axis=0, initial=largest_addend)
+        first, columns = (low <= high).argmax(axis=0), np.arange(len(left))
+        chosen = columns[(low <= high)[first, columns]]
+        rows = first[chosen]
+        multipliers[left[chosen]] = tried[rows, chosen]
+        addends[left[chosen]] = (low[rows, chosen] + high[rows, chosen]) >> 1
+        left = np.delete(left, chosen)
         if not left.size:
             return FloorScale(multipliers, addends, fraction_bits, shift, zero_point, rounds)
+        # Most channels have a multiplier at the first try. Others may have none: their tries are computed many at once.
+        start += count
+        count = max(1, _ELEMENTS_AT_ONCE // (len(needed) * len(left)))
     return None
 
 
