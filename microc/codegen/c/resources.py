@@ -129,7 +129,8 @@ def _count_operations_by_name(body: ir.Stmt, _intrinsics_key: object) -> Mapping
 
     The second argument, the table of intrinsics, is only a part of the cache's key: plugins may add intrinsics or change what
     they compute."""
-    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations_of_node(expr)))
+    nodes = (expr for expr in walk_all_exprs(body) if not isinstance(expr, (ir.Const, ir.Var)))
+    return MappingProxyType(Counter(name for expr in nodes for name in _operations_of_node(expr)))
 
 
 def _operations_of_node(expr: ir.Expr) -> AbstractSet[str]:

@@ -248,9 +248,10 @@ def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
 
 def _combine_masks(first: Array | None, second: Array | bool) -> Array | None:
     """Return the conjunction of two masks. None stands for a mask that is true everywhere."""
-    if np.all(second):
+    mask = np.asarray(second)
+    if mask.all():
         return first
-    return np.asarray(second if first is None else first & second)
+    return mask if first is None else np.asarray(first & mask)
 
 
 Grid = Mapping[ir.Var, Array]
