@@ -15,6 +15,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify_stmt
+from microc.tir.interp import run
 from microc.tir.lower import PASSES, lower, lowering_stages
 from microc.tir.lower.cleanup import (
     compact_buffers,
@@ -28,6 +29,7 @@ from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.shared_values import share_values
 from microc.tir.names import LANES
 from microc.tir.rewrite import drop_blocks, walk_all_exprs, walk_stmt
+from microc.tir.text import from_text
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
 
@@ -367,3 +369,25 @@ def test_alternatives_reuse_what_their_condition_computes() -> None:
     named = [s.value for s in walk_stmt(shared) if isinstance(s, ir.Let)]
     assert [e for e in walk_all_exprs(shared) if e == x[0]] == [x[0]]
     assert x[5] not in named
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for i in range(8):\n    if E[0] < 3:\n        E[0] += 1\n    else:\n        E[1] += A[i]",
+        "for i in range(8):\n    E[i] = T.Select(E[3] > 5, A[i], 0)",
+        "for i in range(9):\n    for j in range(5):\n        if i < 8 and E[2] < 4:\n            E[2] += 1",
+        "for i, j in T.grid(3, 3):\n    if i * 3 + j < 8:\n        for k in range(4):\n"
+        "            if E[4] < A[i * 3 + j]:\n                E[4] += 2",
+    ],
+)
+def test_conditions_that_a_loop_changes_stay_in_it(body: str) -> None:
+    """They were tested once, before the loop, and the rest of its iterations ran as the first one did."""
+    head = '@T.prim_func\ndef f(A: T.Buffer((8,), "int32"), E: T.Buffer((8,), "int32")):\n'
+    func = from_text(head + "".join(f"    {line}\n" for line in ["E[3] = 9", *body.splitlines()]))
+    results = []
+    for each in (func, lower(func)):
+        a, e = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
+        run(each, [a, e])
+        results.append(e)
+    assert np.array_equal(*results)

@@ -15,7 +15,16 @@ from microc.tir.analysis.simplification import bounds_of, linear, simplify, simp
 from microc.tir.extents import Extent, is_at_most, is_less, largest, smallest
 from microc.tir.lower.cleanup import hoist_fills
 from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, LANES, PEEL
-from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
+from microc.tir.rewrite import (
+    accesses_any_buffer,
+    free_vars,
+    map_expr,
+    map_stmt,
+    replace_buffers,
+    substitute,
+    substitute_stmt,
+    walk_stmt,
+)
 
 # ---- Splitting of loops: loop unswitching, peeling, and double buffering.
 #
@@ -123,7 +132,9 @@ def _move_guard_out_of_loop(loop: ir.For) -> ir.Stmt:
     if divided is not None:
         return divided
     parts = _match_guarded_copy(loop.body)
-    if parts is None:
+    if parts is None or accesses_any_buffer(
+        parts[0], buffers_written(loop.body)
+    ):  # an iteration may change the condition
         return loop
     condition, copy, fill = parts
     terms = ir.conjuncts(condition)
@@ -278,12 +289,14 @@ def _shorten_guarded_loops(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     ``bounds``: ranges of the enclosing loop variables."""
 
     def hoist_guard(s: ir.Stmt) -> ir.Stmt:
-        """Move guards out of loops on whose variables they do not depend, up to the loop whose iterations they limit."""
+        """Move guards out of loops on whose variables they do not depend, up to the loop whose iterations they limit.
+
+        A condition that loads what the loop writes stays: it may hold in some iterations only."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
-            terms = ir.conjuncts(s.body.condition)
-            free = [t for t in terms if not _contains_var(t, s.var)]
+            terms, written = ir.conjuncts(s.body.condition), buffers_written(s.body.then)
+            free = [t for t in terms if not _contains_var(t, s.var) and not accesses_any_buffer(t, written)]
             if free:
-                kept = ir.all_of(t for t in terms if _contains_var(t, s.var))
+                kept = ir.all_of(t for t in terms if t not in free)
                 body = ir.If(kept, s.body.then) if kept is not None else s.body.then
                 guard = ir.all_of(free)
                 assert guard is not None
