@@ -14,7 +14,7 @@ from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError, ProgramError
 from microc.tir import ir, operators
 from microc.tir.analysis import linear_forms
-from microc.tir.analysis.context import early_exit_branch
+from microc.tir.analysis.context import early_exit_branch, while_branch
 from microc.tir.analysis.linear_forms import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
 from microc.tir.symbolic import find_active_lanes_let, require_constant_sizes
@@ -403,7 +403,8 @@ class PythonFunctionWriter(PythonExpressionWriter):
             self.translate_body(loop.body)
             self.append_line(f"{name} += {self.names[strip.var]}", 1)
         else:
-            self._translate_loop_body(loop, f"for {name} in range({extent.text}):")
+            head = f"for {name} in range({extent.text}):"
+            self._translate_loop_body(loop, "while True:" if while_branch(loop) is not None else head)
         self.blocks = outer
         if wrapped:
             self.indent -= 1

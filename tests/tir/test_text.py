@@ -126,7 +126,7 @@ HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'
         (HEAD + "    for i in T.moon(4):\n        pass\n", 3, "moon"),
         (HEAD + "    for i, j in T.grid(4):\n        pass\n", 3, "2 loop variables"),
         (HEAD + "    for i in enumerate(4):\n        pass\n", 3, "functions of T"),
-        (HEAD + "    while True:\n        pass\n", 3, "no loop that ends by a condition"),
+        (HEAD + "    while True:\n        pass\n", 3, "the loop cannot end"),
         (HEAD + "    import os\n", 3, "Import is no statement"),
         (HEAD + "    a[0] = __import__('os').system('true')\n", 3, "functions of T"),
         (HEAD + "    a[0] = 0 if 1 else 2\n", 3, "no expression"),

@@ -20,7 +20,7 @@ from microc.isa.instruction_set import LANE
 from microc.isa.straight_line import Run, split_at_runs
 from microc.module import Kernel, Module
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed
+from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed, while_branch
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.region import accesses
 from microc.tir.analysis.simplification import bounds_of
@@ -387,7 +387,7 @@ class StmtPrinter:
         return [f"{target} = {self.expr(value)};"]
 
     def _print_loop(self, loop: ir.For) -> list[str]:
-        """Print a loop as a ``for`` statement.
+        """Print a loop as a ``for`` statement, or as ``while`` if a condition alone ends it.
 
         A parallel loop is printed for the thread pool or for cores if there are such, else with an OpenMP pragma.
         InternalError for a loop that is not serial, parallel or scalable, and if iterations of a parallel loop share a
@@ -408,6 +408,8 @@ class StmtPrinter:
         if is_distributed(loop) and self.runs_loops_by_function:
             inside, workspace_sizes = _separate_workspaces(loop)
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
+        if ends is not None and while_branch(loop) is not None:
+            head = f"while ({self.expr(ends.condition)}) {{"
         around, self.loop = self.loop, loop.var
         body = _indent_lines(self.print_statement(inside))
         self.loop = around

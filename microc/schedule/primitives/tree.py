@@ -11,7 +11,7 @@ from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
-from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
+from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_endless, is_index
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import (
     BottomUpRewriter,
@@ -65,9 +65,15 @@ def loop_names(body: ir.Stmt) -> list[str]:
 
 
 def find_loop(body: ir.Stmt, name: str) -> ir.For:
-    """Return the loop whose variable is called ``name``. Raise ScheduleError if there is no such loop."""
+    """Return the loop whose variable is called ``name``. Raise ScheduleError if there is no such loop, and for a ``while``
+    loop, whose iterations run in order and have no number."""
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.var.name == name:
+            if is_endless(s):
+                raise ScheduleError(
+                    f"loop {name!r} is a while loop, whose iterations cannot be counted, divided or reordered",
+                    hint="schedule a loop around it or inside of it",
+                )
             return s
     raise ScheduleError(f"there is no loop {name!r}", hint="choose one of " + ", ".join(loop_names(body)))
 
@@ -98,11 +104,16 @@ def find_outer_loop(body: ir.Stmt, name: str) -> ir.For:
 
 
 def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
-    """Return the block called ``name``. Raise ScheduleError if there is no such block.
+    """Return the block called ``name``. Raise ScheduleError if there is no such block, or if a ``while`` loop runs it.
 
     ``nested``: also accept a block inside another block (:func:`microc.schedule.primitives.reductions.blockize`)."""
     for s in walk_stmt(body) if nested else statements_outside_blocks(body):
         if isinstance(s, ir.Block) and s.name == name:
+            if any(map(is_endless, loops_around(body, s))):
+                raise ScheduleError(
+                    f"block {name!r} is in a while loop, which may run it any number of times",
+                    hint="schedule the loops inside of the while loop, or write the while loop inside of a block",
+                )
             return s
     outermost = outermost_blocks(body)
     for unit in outermost:

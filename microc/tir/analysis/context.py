@@ -25,7 +25,7 @@ from microc.tir.analysis.linear_forms import (
 from microc.tir.extents import Extent, is_at_most, is_less, largest, smallest
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.names import DISTRIBUTED
-from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
+from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, walk_stmt
 
 # ---- Facts that passes need repeatedly. They are computed once and stored with the expression or statement.
 #
@@ -106,18 +106,33 @@ def is_distributed(loop: ir.For) -> bool:
     return loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and ir.int_value(loop.extent) == 2
 
 
+def is_endless(loop: ir.For) -> bool:
+    """Test whether a loop ends by the condition in its body alone: the loop that TIR text writes as ``while``."""
+    return isinstance(loop.extent, ir.Const) and loop.extent.value == ir.ENDLESS
+
+
 def early_exit_branch(loop: ir.For) -> ir.If | None:
     """Return the branch (``If``) that may end a loop early; None if the loop has none.
 
-    The branch is the whole body of the loop, and its condition is a buffer element that the branch itself may change. Once
-    this element is false, all further iterations have no effect."""
+    The branch is the whole body of the loop, and its condition loads from a buffer that the branch itself writes, but does not
+    depend on the loop variable. Once it is false, all further iterations have no effect. In a loop that is not endless,
+    the condition is one element: a test that costs more is only worth its time where it saves iterations."""
     body = loop.body
     if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
         return None
     condition = body.condition
-    if not isinstance(condition, ir.Load) or loop.var in free_vars(condition):
+    if loop.var in free_vars(condition) or not (isinstance(condition, ir.Load) or is_endless(loop)):
         return None
-    return body if condition.buffer in buffers_written(body.then) else None
+    loaded = {access.buffer for access in accesses_of(condition)}
+    return None if loaded.isdisjoint(buffers_written(body.then)) else body
+
+
+def while_branch(loop: ir.For) -> ir.If | None:
+    """Return the branch of a loop that is ``while condition: body``: endless, without use of its variable; else None."""
+    branch = early_exit_branch(loop) if is_endless(loop) and not loop.annotations else None
+    if branch is None or any(loop.var in free_vars(e) for s in walk_stmt(branch) for e in stmt_exprs(s)):
+        return None
+    return branch
 
 
 # ---- Contexts: knowledge at the point where an expression is evaluated, and the linear form and range of the expression there.

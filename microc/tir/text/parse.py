@@ -259,7 +259,7 @@ class _FunctionReader:
         var = ir.Var(name, "int32" if is_wide else check_dtype(dtype, node))
         self.scalars.append(var)
         scope = self.scope.with_declared(var, wide=[var] if is_wide else [])
-        self.scope = NameScope(scope.names, scope.extents, frozenset(self.scalars), scope.wide)
+        self.scope = NameScope(scope.names, scope.extents, frozenset(self.scalars), scope.wide, scope.while_count)
 
     def read_declaration(self, node: ast.stmt) -> bool:
         """Read a statement of the function's prologue: attributes, sizes, buffers of handles. False if it is none."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from microc.tir import ir
+from microc.tir.analysis.context import early_exit_branch
 from microc.tir.analysis.simplification import simplify
 from microc.tir.names import LANES, parse_lanes
 from microc.tir.rewrite import accesses_of, free_vars, substitute_stmt, walk_stmt
@@ -30,7 +32,7 @@ from microc.tir.text.parse_expressions import (
     read_integer_literal,
     read_string_literal,
 )
-from microc.tir.text.print import AXES, LOOPS, THREAD_BINDING, TVM_REFUSED, unescape_keyword
+from microc.tir.text.print import AXES, LOOPS, THREAD_BINDING, TVM_REFUSED, unescape_keyword, while_name
 
 _LOOP_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in LOOPS.items()})
 _AXIS_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in AXES.items()})
@@ -135,7 +137,7 @@ class NameScope(ExprReader):
 
     The statements after a declaration are read in a new scope. ``extents``: known extents of the enclosing loops by the name
     of the loop variable, which ``T.axis.remap`` uses as extents of block iterators. ``sizes``: symbolic sizes (scalar
-    parameters) of the function."""
+    parameters) of the function. ``while_count``: iterator that counts the function's ``while`` loops, which names them."""
 
     def __init__(
         self,
@@ -143,9 +145,11 @@ class NameScope(ExprReader):
         extents: Mapping[str, int] = MappingProxyType({}),
         sizes: frozenset[ir.Var] = frozenset(),
         wide: frozenset[str] = frozenset(),
+        while_count: Iterator[int] | None = None,
     ) -> None:
         super().__init__(names, wide)
         self.extents, self.sizes = extents, sizes
+        self.while_count = while_count or itertools.count()
 
     def with_declared(
         self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({}), wide: Sequence[ir.Var] = ()
@@ -161,11 +165,13 @@ class NameScope(ExprReader):
             {**self.extents, **extents},
             self.sizes,
             narrower | {var.name for var in wide},
+            self.while_count,
         )
 
     def with_view(self, name: str, view: ir.Buffer | BufferView) -> NameScope:
         """Return a scope in which ``name`` is a second name or shape of a declared buffer."""
-        return NameScope({**self.names, name: view}, self.extents, self.sizes, self.wide - {name})
+        names, wide = {**self.names, name: view}, self.wide - {name}
+        return NameScope(names, self.extents, self.sizes, wide, self.while_count)
 
     def read_extent(self, node: ast.expr) -> Any:
         """Read an extent: an integer literal, or an expression over the symbolic sizes of the function."""
@@ -335,6 +341,10 @@ class NameScope(ExprReader):
                 self.is_buffer_declaration(context)
             ):
                 return self.read_buffer_declaration(name, context, body)
+            case ast.With([ast.withitem(ast.Call(args=[test]) as context, None)], body) if is_call(
+                ast.Expr(context), "While"
+            ):
+                return self.read_while_loop(node, test, body)
             case ast.With([ast.withitem(context, None)], body):
                 return self.read_with_statement(CallParts(context), body)
             case ast.Expr(value):
@@ -344,11 +354,13 @@ class NameScope(ExprReader):
                     raise_parse_error(node, f"T.{parts.name} is no statement", hint)
                 parts.check_arguments(1, 1)
                 return ir.Evaluate(self.read_expr(parts.args[0]))
-            case ast.While():
+            case ast.While(test, body, []):
+                return self.read_while_loop(node, test, body)
+            case ast.Break() | ast.Continue():
                 raise_parse_error(
                     node,
-                    "TIR text has no loop that ends by a condition",
-                    "write a for loop of the largest number of iterations, with an if around its body",
+                    f"{type(node).__name__.lower()} is no statement of TIR",
+                    "write an if around the statements that it skips; a while loop also ends by a flag in its condition",
                 )
             case _:
                 raise_parse_error(node, f"{type(node).__name__} is no statement of TIR")
@@ -454,6 +466,21 @@ class NameScope(ExprReader):
             suite = substitute_stmt(suite, {var: var + first})
         kind = _LOOP_KINDS[word] if word in _LOOP_KINDS else _read_thread_axis(parts)
         return ir.For(var, extent, suite, kind, notes)
+
+    def read_while_loop(self, node: ast.stmt, test: ast.expr, body: list[ast.stmt]) -> ir.Stmt:
+        """Read ``while condition: body``: an endless loop whose body is a branch.
+
+        ModelError if the body writes no buffer that the condition loads, because the loop would never end once it begins."""
+        var = ir.Var(while_name(next(self.while_count)))
+        condition = self.read_condition(test)
+        loop = ir.For(var, ir.const(ir.ENDLESS, "int32"), ir.If(condition, self.with_declared(var).read_suite(body)))
+        if early_exit_branch(loop) is None:
+            raise_parse_error(
+                node,
+                f"while {format_excerpt(test)}: the loop cannot end; its body stores to no buffer that the condition loads",
+                "keep what changes in a buffer of one element: n = T.alloc_buffer((1,), 'int32'), while n[0] > 0",
+            )
+        return loop
 
     def read_loop_extent(self, node: ast.expr, dtype: str) -> ir.Expr:
         """Read the number of iterations of a loop over a variable of ``dtype``."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.analysis.context import while_branch
 from microc.tir.operators import BINARY, UNARY, Notation
 from microc.tir.statements import IRModule
 
@@ -105,6 +106,14 @@ THREAD_BINDING = "thread_binding"
 """Name of the loop function in TVMScript whose kind, a thread axis, is an argument: ``T.thread_binding(4, thread=...)``."""
 AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
 RESERVED = TVM_SPECIAL | BINARY.keys()
+
+
+def while_name(number: int) -> str:
+    """Return the name of the variable of the ``while`` loop that is the ``number``-th one in the text of its function.
+
+    The text has no place for it. Of a loop of another name, :func:`to_text` writes the ``for`` loop and the ``if``."""
+    return f"while_{number}"
+
 
 _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
@@ -199,6 +208,7 @@ class _StatementPrinter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.indent = 1
+        self.while_count = 0
 
     def print_line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -260,6 +270,11 @@ class _StatementPrinter:
                 raise InternalError(f"TIR text: unknown type of statement; got {type(stmt).__name__}")
 
     def _print_loop(self, loop: ir.For) -> None:
+        branch = while_branch(loop)
+        if branch is not None and loop.var == ir.Var(while_name(self.while_count)):
+            self.while_count += 1
+            self.print_nested(f"while {format_expr(branch.condition)}:", branch.then)
+            return
         chain, body = [loop], loop.body
         while _can_join_grid(chain[-1]) and isinstance(body, ir.For) and _can_join_grid(body):
             chain.append(body)
