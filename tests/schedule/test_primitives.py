@@ -318,3 +318,58 @@ def test_a_consumer_runs_where_its_producer_does() -> None:
     with pytest.raises(ScheduleError, match="names loops inside of") as refusal:
         schedule.reverse_compute_at("out", f"{column}_0")
     assert "all loops that the guard names" in refusal.value.hint
+
+
+CHANGED_OPERANDS = """
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), n: T.Buffer((1,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    D = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        n[0] = A[i]
+        with T.block("B"):
+            vi = T.axis.S(8, i)
+            B[vi] = A[vi] + n[0]
+    for i in range(8):
+        with T.block("D"):
+            vi = T.axis.S(8, i)
+            D[vi] = A[vi] * 2
+    for i in range(8):
+        with T.block("A"):
+            vi = T.axis.S(8, i)
+            A[vi] = A[vi] + 1
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.S(8, i)
+            C[vi] = B[vi] + D[vi] + A[vi]
+"""
+
+
+@pytest.mark.parametrize(
+    "steps, message",
+    [
+        (lambda s: s.compute_inline("D"), "compute_inline: block 'D' reads 'A', which block 'A' writes afterwards"),
+        (lambda s: s.compute_at("D", "i_C"), "compute_at: block 'D' reads 'A', which block 'A' writes afterwards"),
+        (lambda s: s.compute_inline("B"), "block 'B' reads 'n', which a statement outside of blocks writes afterwards"),
+        (lambda s: s.compute_at("B", "i_C"), "block 'B' reads 'n', which a statement outside of blocks writes"),
+        (lambda s: s.cache_read("B", "n", "workspace"), "a statement outside of blocks writes 'n' inside the loops"),
+    ],
+)
+def test_blocks_stay_before_writes_of_what_they_read(steps: Steps, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        steps(Schedule(from_text(CHANGED_OPERANDS)))
+
+
+def test_consumers_stay_behind_writes_outside_of_blocks() -> None:
+    text = CHANGED_OPERANDS.replace("B[vi] + D[vi] + A[vi]", "D[vi]").replace(
+        """        with T.block("A"):
+            vi = T.axis.S(8, i)
+            A[vi] = A[vi] + 1
+""",
+        "        C[7 - i] = D[i] + 1\n        D[i] = 3\n",
+    )
+    for steps in (lambda s: s.reverse_compute_at("C", "i_D"), lambda s: s.reverse_compute_inline("C")):
+        with pytest.raises(
+            ScheduleError, match=r"block 'C' (reads 'D'|writes 'C'), which a statement outside of blocks"
+        ):
+            steps(Schedule(from_text(text)))

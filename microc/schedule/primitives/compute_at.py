@@ -9,6 +9,8 @@ from math import prod
 
 from microc.errors import ScheduleError
 from microc.schedule.primitives.tree import (
+    check_moves_back,
+    check_moves_forward,
     extent_of,
     find_block,
     find_loop,
@@ -18,6 +20,7 @@ from microc.schedule.primitives.tree import (
     names_in,
     outermost_blocks,
     replace_stmt,
+    statements_outside_blocks,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
@@ -26,6 +29,7 @@ from microc.tir.analysis.region import Access, accesses_to, loop_bounds, split_i
 from microc.tir.analysis.simplification import TRUE, Simplifier, bounds_of, linear, simplify
 from microc.tir.extents import is_at_most, is_less, largest, smallest
 from microc.tir.rewrite import (
+    accesses_any_buffer,
     drop_blocks,
     free_vars,
     map_accesses,
@@ -152,6 +156,7 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         raise ScheduleError(
             f"compute_at: block {block!r} writes the output {buffer.name!r}", hint="use reverse_compute_at"
         )
+    check_moves_back(func, producer, target, "compute_at")
     outer = loops_around(func.body, target)
     region = _accessed_region(_accesses_in_loop(target, outer, buffer, writes=False), outer, buffer)
     spatial = {}
@@ -240,6 +245,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
                 f"reverse_compute_at: block {block!r} reads the result of {later.name!r}, which is computed after loop {loop!r}",
                 hint=f"choose a loop around block {later.name!r}",
             )
+    check_moves_forward(func, consumer, target, "reverse_compute_at")
     regions = {buffer.name: _iterators_over_tile(func, consumer, buffer, target) for buffer in read}
     # The tensor that the most iterators index decides. The others have to agree: tiles of E[i] and F[j] would not say which
     # pairs (i, j) belong to an iteration.
@@ -394,6 +400,15 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             f"compute_inline: block {block!r} stores at computed indices; expected an iterator along each axis",
             hint="use compute_at",
         )
+    around = set(map(id, loops_around(func.body, producer)))
+    for reader in statements_outside_blocks(func.body):
+        exprs = () if isinstance(reader, ir.Block) else stmt_exprs(reader)
+        if reader is not producer and (
+            any(accesses_any_buffer(e, (buffer,)) for e in exprs)
+            or (isinstance(reader, ir.Block) and buffer in buffers_read(reader))
+        ):
+            loops = [loop for loop in loops_around(func.body, reader) if id(loop) not in around]
+            check_moves_back(func, producer, loops[0] if loops else reader, "compute_inline")
 
     def inline_load(access: ir.Load | ir.AddressOf) -> ir.Expr:
         if isinstance(access, ir.Load):
@@ -430,6 +445,7 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             f"reverse_compute_inline: {buffer.name!r} has other readers than block {block!r}",
             hint="use compute_inline or reverse_compute_at",
         )
+    check_moves_forward(func, consumer, producer, "reverse_compute_inline")
     # The consumer must be a bijection between its iterators and the operand's elements: one read, by every iterator exactly once,
     # in any order, over the whole shape, without a guard. Then each element that is produced gives one element of the result.
     iters = {it.var: it.extent for it in consumer.iters}

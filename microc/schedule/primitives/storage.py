@@ -20,15 +20,16 @@ from microc.schedule.primitives.tensorize import pack_column_pairs, pack_tap_wor
 from microc.schedule.primitives.tensorize_bits import pack_bit_columns
 from microc.schedule.primitives.tree import (
     Step,
+    describe_leaf,
     extent_of,
     find_block,
     find_buffer,
     find_loop,
     fresh_name,
+    leaves_outside_blocks,
     loops_around,
     map_values,
     names_in,
-    outermost_blocks,
     replace_stmt,
 )
 from microc.tir import ir
@@ -81,11 +82,10 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     nest: ir.Stmt = reader
     for loop in reversed(loops_around(func.body, reader)):
         nest = loop
-    inside = {id(s) for s in walk_stmt(nest)}
-    makers = [b.name for b in outermost_blocks(func.body) if id(b) in inside and source in buffers_written(b)]
-    if makers:  # the copy is placed before the nest
+    writers = [describe_leaf(leaf) for leaf in leaves_outside_blocks(nest) if source in buffers_written(leaf)]
+    if writers:  # the copy is placed before the nest
         raise ScheduleError(
-            f"cache_read: block {makers[0]!r} writes {buffer!r} inside the loops of {block!r}",
+            f"cache_read: {writers[0]} writes {buffer!r} inside the loops of {block!r}",
             hint="cache_read first, then compute_at",
         )
 
@@ -125,10 +125,11 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
             hint="cache_write first, then compute_at",
         )
     inside = {id(s) for s in walk_stmt(nest)}
-    others = [b.name for b in outermost_blocks(func.body) if id(b) not in inside and target in buffers_written(b)]
+    leaves = [leaf for leaf in leaves_outside_blocks(func.body) if id(leaf) not in inside]
+    others = [describe_leaf(leaf) for leaf in leaves if target in buffers_written(leaf)]
     if others:  # its numbers would be overwritten by those of the cache
         raise ScheduleError(
-            f"cache_write: block {others[0]!r} writes {target.name!r}, too",
+            f"cache_write: {others[0]} writes {target.name!r}, too",
             hint="write the cache before decompose_reduction",
         )
     writing = replace_buffers(nest, {target: cache})

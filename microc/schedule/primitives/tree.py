@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
@@ -123,6 +123,68 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
             )
     blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
     raise ScheduleError(f"there is no block {name!r}", hint="choose one of " + ", ".join(b.name for b in blocks))
+
+
+def check_moves_back(func: ir.PrimFunc, block: ir.Block, last: ir.Stmt, primitive: str) -> None:
+    """Raise ScheduleError if a statement behind ``block``, up to the end of the statement ``last``, writes what it reads.
+
+    Moved there, or inlined there, the block would read other values. If it leaves a loop, that holds for all of the loop."""
+    leaves = leaves_outside_blocks(func.body)
+    first, end = (_position_of_last_leaf(leaves, stmt) for stmt in (block, last))
+    for leaf in (*_other_leaves_of_left_loop(func, block, last), *leaves[first + 1 : end + 1]):
+        if changed := buffers_written(leaf) & buffers_read(block):
+            _refuse_move(
+                primitive, f"block {block.name!r} reads", min(b.name for b in changed), leaf, "writes afterwards"
+            )
+
+
+def check_moves_forward(func: ir.PrimFunc, block: ir.Block, target: ir.Stmt, primitive: str) -> None:
+    """Raise ScheduleError if a statement between ``target`` and ``block`` depends on the order of the two, or if one outside of
+    blocks in ``target`` writes what ``block`` reads, perhaps again in a later iteration.
+
+    Moved to the end of ``target``, the block would read other values, or store before its result is due."""
+    leaves, result, read = leaves_outside_blocks(func.body), buffers_written(block), buffers_read(block)
+    first, end = (_position_of_last_leaf(leaves, stmt) for stmt in (target, block))
+    for leaf in (*leaves[first + 1 : end], *_other_leaves_of_left_loop(func, block, target)):
+        if changed := buffers_written(leaf) & read:
+            _refuse_move(primitive, f"block {block.name!r} reads", min(b.name for b in changed), leaf, "writes before")
+        if used := (buffers_read(leaf) | buffers_written(leaf)) & result:
+            _refuse_move(primitive, f"block {block.name!r} writes", min(b.name for b in used), leaf, "uses before")
+    for leaf in leaves_outside_blocks(target):
+        if not isinstance(leaf, ir.Block) and (changed := buffers_written(leaf) & read):
+            name = min(b.name for b in changed)
+            _refuse_move(primitive, f"block {block.name!r} reads", name, leaf, "writes in several iterations")
+
+
+def _other_leaves_of_left_loop(func: ir.PrimFunc, block: ir.Block, target: ir.Stmt) -> list[ir.Stmt]:
+    """Return the other blocks and statements in the outermost loop that is around ``block``, but not around ``target``."""
+    staying = {id(target), *map(id, loops_around(func.body, target))}
+    left = [loop for loop in loops_around(func.body, block) if id(loop) not in staying]
+    return [leaf for leaf in leaves_outside_blocks(left[0]) if leaf is not block] if left else []
+
+
+def leaves_outside_blocks(body: ir.Stmt) -> list[ir.Stmt]:
+    """Return the outermost blocks, and the stores and calls outside of blocks, in order."""
+    return [s for s in statements_outside_blocks(body) if isinstance(s, (ir.Block, ir.Store, ir.Evaluate))]
+
+
+def _position_of_last_leaf(leaves: Sequence[ir.Stmt], stmt: ir.Stmt) -> int:
+    """Return the position in ``leaves`` of the last one in a statement, compared by identity."""
+    within = {id(s) for s in statements_outside_blocks(stmt)}
+    return max(k for k, leaf in enumerate(leaves) if id(leaf) in within)
+
+
+def _refuse_move(primitive: str, use: str, buffer: str, leaf: ir.Stmt, change: str) -> NoReturn:
+    """Raise ScheduleError: the statement ``leaf`` must not be on the other side of a moved block."""
+    raise ScheduleError(
+        f"{primitive}: {use} {buffer!r}, which {describe_leaf(leaf)} {change}",
+        hint=f"store to another buffer than {buffer!r}, or leave the block where it is",
+    )
+
+
+def describe_leaf(leaf: ir.Stmt) -> str:
+    """Return the description of an item of :func:`leaves_outside_blocks` for an error."""
+    return f"block {leaf.name!r}" if isinstance(leaf, ir.Block) else "a statement outside of blocks"
 
 
 def find_early_reads(func: ir.PrimFunc) -> set[tuple[str, str]]:
