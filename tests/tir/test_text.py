@@ -129,7 +129,7 @@ HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'
         (HEAD + "    while True:\n        pass\n", 3, "the loop cannot end"),
         (HEAD + "    import os\n", 3, "Import is no statement"),
         (HEAD + "    a[0] = __import__('os').system('true')\n", 3, "functions of T"),
-        (HEAD + "    a[0] = 0 if 1 else 2\n", 3, "no expression"),
+        (HEAD + "    a[0] = 0 if 1 else 2\n", 3, "got int32, expected bool"),
         (HEAD + "    T.evaluate(1 < 2 is 3)\n", 3, "no expression"),
         (HEAD + "    with T.block('b'):\n        v = T.axis.moon(1, 0)\n", 4, "axis"),
         (HEAD + "    with T.block('b', 1):\n        pass\n", 3, "expected 0 to 1"),

@@ -15,11 +15,19 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
-from microc.tir.analysis.simplification import simplify
+from microc.tir.analysis.context import INDEX_OPS, is_index
+from microc.tir.analysis.simplification import fits_dtype, simplify
 from microc.tir.extents import find_size_in_texts
 from microc.tir.operators import BINARY, COMPARISONS, FUNCTIONS, LOGICAL, TOKENS
 from microc.tir.rewrite import walk_expr
-from microc.tir.text.print import TVM_FUNCTIONS, TVM_OPERATORS, TVM_REFUSED, TVM_UNARY, unescape_keyword
+from microc.tir.text.print import (
+    PYTHON_REFUSED,
+    TVM_FUNCTIONS,
+    TVM_OPERATORS,
+    TVM_REFUSED,
+    TVM_UNARY,
+    unescape_keyword,
+)
 
 
 @frozen
@@ -118,7 +126,11 @@ def _read_name_in_namespace_T(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "T" or not parts:
-        raise_parse_error(node, f"wrong call; got {format_excerpt(node)}, expected one of the functions of T")
+        raise_parse_error(
+            node,
+            f"wrong call; got {format_excerpt(node)}, expected one of the functions of T",
+            PYTHON_REFUSED.get(node.id, "") if isinstance(node, ast.Name) else "",
+        )
     return ".".join(reversed(parts))
 
 
@@ -217,7 +229,15 @@ class ExprReader:
         """Read an index, an extent or a binding of an iterator: an expression in which int64 loop variables are int32."""
         if is_int64_literal(node):
             return self.read_literal(node.args[0], "int32")
-        return ExprReader(self.names, self.wide, reads_indices=bool(self.wide)).read_expr(node)
+        index = ExprReader(self.names, self.wide, reads_indices=bool(self.wide)).read_expr(node)
+        narrow = _narrow_index(index) if index.dtype == "int64" else index
+        if narrow is None:
+            raise_parse_error(
+                node,
+                f"index {format_excerpt(node)}: wrong dtype; got int64, expected int32",
+                f"write T.cast({format_excerpt(node)}, 'int32')",
+            )
+        return narrow
 
     def has_wide_indices(self, *nodes: ast.expr) -> bool:
         """Test whether expressions contain int64 loop variables, and nothing but index arithmetic."""
@@ -264,8 +284,20 @@ class ExprReader:
                 for part in values[1:]:
                     result = ir.Bin(TOKENS[type(op)], result, self.read_condition(part))
                 return result
+            case ast.Subscript(ast.Attribute(ast.Name(name), "shape"), ast.Constant(int(axis))):
+                _, buffer = self.find_buffer(node, name)
+                if not 0 <= axis < len(buffer.shape):
+                    raise_parse_error(node, f"{name} has no axis {axis}; got {len(buffer.shape)} axes")
+                return ir.as_index(buffer.shape[axis])
             case ast.Subscript():
                 return ir.Load(*self.read_element(node))
+            case ast.IfExp(test, a, b):
+                first, second = self.read_operands(a, b)
+                return ir.Select(self.read_condition(test), first, second)
+            case ast.BinOp(op=ast.Pow()):
+                raise_parse_error(
+                    node, f"{format_excerpt(node)} is no expression of TIR", "write T.pow(x, y), or x * x"
+                )
             case ast.Call(ast.Attribute(value, "astype"), [dtype], []):
                 return self.read_cast(read_dtype_name(dtype), value)
             case ast.Call():
@@ -289,6 +321,12 @@ class ExprReader:
         if op in LOGICAL:
             return ir.Bin(op, self.read_condition(a), self.read_condition(b))
         left, right = self.read_operands(a, b)
+        if op == "div" and not dtypes.is_float(left.dtype):
+            raise_parse_error(
+                node,
+                f"{format_excerpt(node)}: wrong dtype; got {left.dtype}, expected a float: / is ambiguous for integers",
+                "write a // b, which rounds down, T.truncdiv(a, b), which rounds towards zero, or T.cast(a, 'float32') / b",
+            )
         return _apply(op, left, right)
 
     def read_operands(self, a: ast.expr, b: ast.expr) -> tuple[ir.Expr, ir.Expr]:
@@ -307,8 +345,12 @@ class ExprReader:
         return convert(left, dtype), convert(right, dtype)
 
     def read_number_beside(self, node: ast.expr, other: ir.Expr) -> ir.Expr:
-        """Read a number without dtype that is an operand beside ``other``: it has the same dtype."""
-        return self.read_expr(node) if other.dtype == "bool" else self.read_literal(node, other.dtype)
+        """Read a number without dtype that is an operand beside ``other``: it has the same dtype, or float32 if it has a
+        fraction or an exponent and ``other`` is an integer."""
+        number = node.operand if isinstance(node, ast.UnaryOp) else node
+        is_real = isinstance(number, ast.Constant) and isinstance(number.value, float)
+        has_own_dtype = other.dtype == "bool" or (is_real and dtypes.is_integer(other.dtype))
+        return self.read_expr(node) if has_own_dtype else self.read_literal(node, other.dtype)
 
     def read_element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         """Read ``buffer[indices]``; return the buffer and the indices.
@@ -470,6 +512,25 @@ class ExprReader:
         if is_number_literal(value) or isinstance(value, ast.Constant):
             return self.read_literal(value, "int32" if self.reads_indices and dtype == "int64" else dtype)
         return self.read_cast(dtype, value)
+
+
+def _narrow_index(expr: ir.Expr) -> ir.Expr | None:
+    """Return an int64 index in int32 if it is arithmetic on int32 variables and literals; None for others.
+
+    Ranges of loop variables bound every part of it. Loaded values could exceed int32 where int64 holds the result."""
+    match expr:
+        case ir.Const(int(value)) if fits_dtype(value, "int32"):
+            return ir.const(value, "int32")
+        case ir.Cast("int64", operand) if is_index(operand):
+            return operand
+        case ir.Bin(op, a, b) if op in INDEX_OPS:
+            left, right = _narrow_index(a), _narrow_index(b)
+            return None if left is None or right is None else ir.Bin(op, left, right)
+        case ir.Select(condition, a, b):
+            left, right = _narrow_index(a), _narrow_index(b)
+            return None if left is None or right is None else ir.Select(condition, left, right)
+        case _:
+            return None
 
 
 _MAX_REPEATED_NODES = 1000

@@ -283,6 +283,8 @@ class NameScope(ExprReader):
                     bound = self.read_expr(value)
                     var = ir.Var(read_target_name(target), bound.dtype)
                     return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
+                case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+                    return (*found, self.read_tuple_assignment(node, targets, values, rest))
                 case ast.Expr(ast.Call(args=[argument])) if is_call(node, "evaluate") and is_number_literal(argument):
                     continue  # T.evaluate(0): TVM's statement without effect
                 case ast.Expr(ast.Call(args=[argument])) if is_call(node, "assume") or (
@@ -292,6 +294,19 @@ class NameScope(ExprReader):
                 case _:
                     found.append(self.read_statement(node))
         return tuple(found)
+
+    def read_tuple_assignment(
+        self, node: ast.Assign, targets: list[ast.expr], values: list[ast.expr], rest: list[ast.stmt]
+    ) -> ir.Stmt:
+        """Read ``a, b = x, y`` and the statements ``rest`` behind it. ModelError if a value reads one of the targets."""
+        names = {part.id for value in values for part in ast.walk(value) if isinstance(part, ast.Name)}
+        if clashing := sorted(names & set(map(ast.unparse, targets))):
+            raise_parse_error(
+                node, f"{format_excerpt(node)}: a value reads {clashing[0]}", "assign one name after the other"
+            )
+        pairs = zip(targets, values, strict=True)
+        single = [ast.copy_location(ast.Assign([target], value), node) for target, value in pairs]
+        return self.read_suite([*single, *rest])
 
     def is_buffer_declaration(self, call: ast.Call) -> bool:
         """Test whether a call in the body of a function declares a buffer: an allocation, or a view of another buffer."""
@@ -356,6 +371,14 @@ class NameScope(ExprReader):
                 return ir.Evaluate(self.read_expr(parts.args[0]))
             case ast.While(test, body, []):
                 return self.read_while_loop(node, test, body)
+            case ast.Return():
+                raise_parse_error(
+                    node, "return is no statement of TIR", "store the result to a parameter: B: T.Buffer(shape, dtype)"
+                )
+            case ast.Assert():
+                raise_parse_error(
+                    node, "assert is no statement of TIR", "leave it out: shapes and dtypes of arguments are checked"
+                )
             case ast.Break() | ast.Continue():
                 raise_parse_error(
                     node,
@@ -385,6 +408,7 @@ class NameScope(ExprReader):
 
         TVM reads all elements before it stores the first one. So the value may only read elements of the buffer that it
         replaces itself."""
+        node = self.complete_slices(node)
         slices = [part for part in ast.walk(node) if isinstance(part, ast.Slice)]
         counts = {self.read_slice_length(part, node) for part in slices}
         if len(counts) > 1:
@@ -392,7 +416,7 @@ class NameScope(ExprReader):
         name = next(label for k in range(len(self.names) + 1) if (label := f"lane{k or ''}") not in self.names)
         var = ir.Var(name)
         scope = self.with_declared(var, extents={name: min(counts)})
-        store = scope.read_statement(_SliceIndexer(name).visit(copy.deepcopy(node)))
+        store = scope.read_statement(_SliceIndexer(name).visit(node))
         assert isinstance(store, ir.Store)
         others = [a for a in accesses_of(store.value) if isinstance(a, ir.AddressOf) or a.indices != store.indices]
         if any(a.buffer == store.buffer for a in (*others, *(a for i in store.indices for a in accesses_of(i)))):
@@ -402,6 +426,18 @@ class NameScope(ExprReader):
                 "copy them to a buffer of their own first",
             )
         return ir.For(var, ir.const(min(counts), "int32"), store, _LOOP_KINDS["vectorized"])
+
+    def complete_slices(self, node: ast.Assign) -> ast.Assign:
+        """Return an assignment with ends of slices that it leaves out, as in ``A[i, :]``: the extents of their axes."""
+        node = copy.deepcopy(node)
+        for element in ast.walk(node):
+            if isinstance(element, ast.Subscript) and isinstance(element.value, ast.Name):
+                indices = element.slice.elts if isinstance(element.slice, ast.Tuple) else [element.slice]
+                _, buffer = self.find_buffer(element, element.value.id)
+                for part, extent in zip(indices, buffer.shape, strict=False):
+                    if isinstance(part, ast.Slice) and part.upper is None and isinstance(extent, int):
+                        part.upper = ast.copy_location(ast.Constant(extent), element)
+        return node
 
     def read_slice_length(self, part: ast.Slice, node: ast.stmt) -> int:
         """Read the number of elements of a slice. ModelError unless both ends differ by a constant."""
@@ -450,20 +486,32 @@ class NameScope(ExprReader):
                 f"unknown kind of loop; got T.{word}",
                 f"use one of grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS),
             )
-        parts.check_arguments(1, 2, "dtype", "annotations", *(["thread"] if word == THREAD_BINDING else []))
+        if (
+            word == THREAD_BINDING
+            and isinstance(parts.args[-1], ast.Constant)
+            and isinstance(parts.args[-1].value, str)
+        ):
+            parts.options.setdefault("thread", parts.args.pop())
+        if word == "serial" and len(parts.args) == 3:
+            parts.options.setdefault("step", parts.args.pop())
+        own = {THREAD_BINDING: ("thread",), "serial": ("step",)}
+        parts.check_arguments(1, 2, "dtype", "annotations", *own.get(word, ()))
         dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         notes = _read_loop_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(read_target_name(target), dtype)
         first = self.read_loop_extent(parts.args[0], dtype) if len(parts.args) == 2 else ir.const(0, dtype)
         extent = self.read_loop_extent(parts.args[-1], dtype)
-        starts_at_0 = ir.int_value(first) == 0
+        step = read_integer_literal(parts.options["step"]) if "step" in parts.options else 1
+        if step < 1:
+            raise_parse_error(parts.node, f"step of a loop: got {step}, expected a positive number")
+        starts_at_0 = ir.int_value(first) == 0 and step == 1
         if not starts_at_0:
-            extent = simplify(extent - first)
+            extent = simplify((extent - first + (step - 1)) // step)
         wide = [var] if "dtype" not in parts.options and self.counts_in_int64(parts.args[-1]) else []
         extents = self.find_known_extents([var], [extent]) if starts_at_0 else {}
         suite = self.with_declared(var, extents=extents, wide=wide).read_suite(body)
         if not starts_at_0:  # loops count from 0
-            suite = substitute_stmt(suite, {var: var + first})
+            suite = substitute_stmt(suite, {var: simplify(var * step + first)})
         kind = _LOOP_KINDS[word] if word in _LOOP_KINDS else _read_thread_axis(parts)
         return ir.For(var, extent, suite, kind, notes)
 

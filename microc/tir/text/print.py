@@ -66,9 +66,25 @@ TVM_REFUSED: Mapping[str, str] = MappingProxyType(
         "thread_binding": "write for name in T.thread_binding(extent, thread=...)",
         "env_thread": "write for name in T.thread_binding(extent, thread=...)",
         "launch_thread": "write for name in T.thread_binding(extent, thread=...)",
+        "attr": "leave it out, or annotate the loop: T.serial(8, annotations={...})",
+        **dict.fromkeys(
+            ("sum", "comm_reducer", "tvm_thread_allreduce"), "write a block with T.axis.reduce and T.init()"
+        ),
     }
 )
 """Functions of TVMScript that TIR text does not have, with hints."""
+
+PYTHON_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        **{name: f"write T.{name}" for name in ("min", "max", "abs", "round", "pow")},
+        **{name: f"write T.cast(x, '{name}32')" for name in ("int", "float")},
+        "sum": "write a block with T.axis.reduce and T.init()",
+        "len": "write A.shape[0]",
+        "range": "write for i in range(n), or T.serial(n)",
+        "print": "leave it out; tir.run executes a function in Python",
+    }
+)
+"""Functions of Python that TIR text does not have, with hints."""
 
 TVM_SPECIAL = frozenset(
     (
