@@ -390,4 +390,4 @@ def test_conditions_that_a_loop_changes_stay_in_it(body: str) -> None:
         a, e = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
         run(each, [a, e])
         results.append(e)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])

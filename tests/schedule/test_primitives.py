@@ -368,7 +368,8 @@ def test_consumers_stay_behind_writes_outside_of_blocks() -> None:
 """,
         "        C[7 - i] = D[i] + 1\n        D[i] = 3\n",
     )
-    for steps in (lambda s: s.reverse_compute_at("C", "i_D"), lambda s: s.reverse_compute_inline("C")):
+    moves: list[Steps] = [lambda s: s.reverse_compute_at("C", "i_D"), lambda s: s.reverse_compute_inline("C")]
+    for steps in moves:
         with pytest.raises(
             ScheduleError, match=r"block 'C' (reads 'D'|writes 'C'), which a statement outside of blocks"
         ):

@@ -8,6 +8,7 @@ import pytest
 
 import microc
 from microc import Schedule, tir
+from microc.base.dtypes import Array
 from microc.errors import ModelError, ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import is_endless, while_branch
@@ -54,8 +55,8 @@ def roots(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
 NUMBERS = np.array([7, 0, 40, 12, 3, 99, 2, 50], np.int32)
 
 
-def square_roots(numbers: np.ndarray) -> np.ndarray:
-    return np.ceil(np.sqrt(2 * numbers)).astype(np.int32) + 1
+def square_roots(numbers: Array) -> Array:
+    return np.asarray(np.ceil(np.sqrt(2 * numbers)).astype(np.int32) + 1)
 
 
 def test_a_search_ends_where_its_condition_fails() -> None:
@@ -111,12 +112,13 @@ def f(A: T.Buffer((8,), "int32"), n: T.Buffer((1,), "int32"), C: T.Buffer((8,), 
             C[vi] = B[vi]
 """)
     schedule = Schedule(func)
-    for step in (
+    steps: list[Callable[[], Schedule]] = [
         lambda: schedule.split("while_0", (None, 2)),
         lambda: schedule.parallel("while_0"),
         lambda: schedule.reorder("i", "while_0"),
         lambda: schedule.reverse_compute_at("C", "while_0"),
-    ):
+    ]
+    for step in steps:
         with pytest.raises(ScheduleError, match="loop 'while_0' is a while loop, whose iterations cannot be counted"):
             step()
     with pytest.raises(ScheduleError, match=r"block 'B' is in a while loop(.|\n)*inside of a block"):

@@ -451,6 +451,8 @@ class ExprReader:
                 parts.check_arguments(2, 2)
                 a, b = self.read_operands(args[0], args[1])
                 _check_repeated_operand(parts, b)
+                if not dtypes.is_integer(a.dtype):
+                    raise_parse_error(parts.node, f"T.ceildiv: wrong dtype; got {a.dtype}, expected an integer")
                 return (a + b - 1) // b
             case "min_value" | "max_value" | "infinity":
                 parts.check_arguments(1, 1)
