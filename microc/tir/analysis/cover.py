@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from math import prod
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from microc.base.dtypes import Array, int_range
 from microc.tir import ir
 from microc.tir.analysis import simplification
 from microc.tir.analysis.linear_forms import Atom, Int32Overflow, LinearForm
@@ -64,9 +69,88 @@ def explain_incomplete_coverage(block: ir.Block, outer_loops_and_conditions: Seq
     try:
         reason = _explain_missing_instances(block, bounds, conditions)
         named = _name_bounded_sums(block, bounds, conditions) if reason else None
-        return reason if named is None or _explain_missing_instances(*named) else ""
+        if named is not None and not _explain_missing_instances(*named):
+            return ""
+        return "" if reason and _visits_all_instances(block, bounds, conditions) else reason
     except Int32Overflow:
         return "a number in the bindings does not fit int32"
+
+
+_MAX_ENUMERATED = 1 << 16
+"""Most iterations of loops that are enumerated to find the instances of a block: about 50 ms of CPU time for two splits, a
+fusion and two guards (169 ms for 201,600 iterations, measured on an x86 PC). For more iterations, only proofs count."""
+_OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
+    {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+        "floordiv": np.floor_divide,
+        "floormod": np.mod,
+        "and": np.logical_and,
+        "or": np.logical_or,
+        "lt": np.less,
+        "le": np.less_equal,
+        "gt": np.greater,
+        "ge": np.greater_equal,
+        "eq": np.equal,
+        "ne": np.not_equal,
+    }
+)
+"""Numpy functions of operators of indices and conditions."""
+_MAX_INT32 = int_range("int32")[1]
+
+
+def _visits_all_instances(
+    block: ir.Block, bounds: Mapping[ir.Var, tuple[int, int]], conditions: Sequence[ir.Expr]
+) -> bool:
+    """Test by enumeration whether loops run every instance of a block. False for too many iterations, and if a binding or a
+    condition depends on anything but loops.
+
+    Loops that are split with a tail, fused and split again have no digits that the proof could name."""
+    used = {var for expr in (*(i.binding for i in block.iters), *conditions) for var in free_vars(expr)}
+    loops = [var for var in bounds if var in used]
+    counts = [high + 1 for _, high in map(bounds.__getitem__, loops)]
+    domain = [i.extent for i in block.iters]
+    if any(type(n) is not int for n in (*counts, *domain)) or max(prod(counts), prod(domain)) > _MAX_ENUMERATED:
+        return False
+    values = dict(zip(loops, np.indices(counts, np.int64).reshape(len(counts), -1), strict=True))
+    runs = np.ones(prod(counts), np.bool_)
+    for condition in conditions:
+        holds = _evaluate_at_points(condition, values)
+        if holds is None:
+            return False
+        runs &= holds
+    position: Array = np.zeros(prod(counts), np.int64)
+    for i in block.iters:
+        index = _evaluate_at_points(i.binding, values)
+        if index is None:
+            return False
+        runs &= (index >= 0) & (index < i.extent)
+        position = position * i.extent + index
+    return int(np.unique(position[runs]).size) == prod(domain)
+
+
+def _evaluate_at_points(expr: ir.Expr, values: Mapping[ir.Var, Array]) -> Array | None:
+    """Return the values of an index or condition for arrays of loop variables; None if it loads, divides by 0, or a number in
+    it does not fit int32."""
+    match expr:
+        case ir.Const(value) if type(value) is int:  # an Extent has a value for each size
+            return np.asarray(value, np.bool_ if expr.dtype == "bool" else np.int64)
+        case ir.Var():
+            return values.get(expr)
+        case ir.Un("not", a):
+            x = _evaluate_at_points(a, values)
+            return None if x is None else np.logical_not(x)
+        case ir.Bin(op, a, b) if op in _OPERATORS:
+            x, y = _evaluate_at_points(a, values), _evaluate_at_points(b, values)
+            if x is None or y is None or (op in ("floordiv", "floormod") and not np.all(y)):
+                return None
+            result = _OPERATORS[op](x, y)
+            return None if result.dtype != np.bool_ and np.any(np.abs(result) > _MAX_INT32) else result
+        case _:
+            return None
 
 
 def _explain_missing_instances(
