@@ -389,3 +389,20 @@ def test_unknown_functions_are_refused() -> None:
         tir.run(func, [np.zeros(8, np.int32), np.zeros(8, np.float32)])
     with pytest.raises(ProgramError, match="wrong dtype of the result; got int32, expected a float"):
         microc.build(body_of("x[0] = T.exp(x[0])"))
+
+
+def test_decorators_and_notes_of_modules_are_skipped() -> None:
+    module = tir.module_from_text("""
+@I.ir_module(check_well_formed=False)
+class Module:
+    I.module_attrs({"external_mods": []})
+    I.module_global_infos({})
+
+    @T.prim_func(private=True, check_well_formed=False)
+    def f(A: T.Buffer((4,), "float32")):
+        for i in T.vectorized(4):
+            A[i] = 1.0
+""")
+    assert module.names == ("f",)
+    with pytest.raises(ModelError, match=r"not marked @T\.prim_func"):
+        tir.from_text("@T.prim_func(target='cuda')\ndef f(A: T.Buffer((4,))):\n    pass\n")

@@ -32,7 +32,11 @@ from microc.tir.text.print import unescape_keyword
 _MODULE_DECORATORS = ("I.ir_module", "ir_module", "tvm.script.ir_module", "tvm.script.ir.ir_module")
 _SKIPPED_IMPORTS = ("tvm", "numpy", "__future__")
 """Packages whose imports lectures write before a module. Nothing is imported; a use of ``np`` is refused where it stands."""
-_FUNCTION_DECORATORS = ("T.prim_func", "T.prim_func()", "T.prim_func(private=True)", "tvm.script.tir.prim_func")
+_FUNCTION_DECORATORS = ("T.prim_func", "tvm.script.tir.prim_func")
+_DECORATOR_OPTIONS = ("private", "check_well_formed", "s_tir")
+"""Options of TVM's decorators that change nothing here."""
+_SKIPPED_CALLS = ("I.module_attrs", "I.module_global_infos")
+"""Notes on a module for TVM's own passes."""
 
 
 def from_text(text: str) -> ir.PrimFunc:
@@ -82,7 +86,7 @@ def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ast.expr])
             case ast.FunctionDef():
                 functions.append(_FunctionReader(_insert_constants(node, constants)).read())
             case ast.ClassDef():
-                if [ast.unparse(d) for d in node.decorator_list] not in [[name] for name in _MODULE_DECORATORS]:
+                if not _is_decorated(node, _MODULE_DECORATORS):
                     raise_parse_error(node, "the class is not marked @I.ir_module")
                 functions += _read_definitions(node.body, constants)
             case ast.Assign([ast.Name(name)], value):
@@ -96,6 +100,8 @@ def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ast.expr])
                 continue
             case ast.Expr(ast.Constant(str())) | ast.Pass():
                 continue
+            case ast.Expr(ast.Call(function)) if ast.unparse(function) in _SKIPPED_CALLS:
+                continue
             case _:
                 raise_parse_error(
                     node,
@@ -103,6 +109,16 @@ def _read_definitions(nodes: Sequence[ast.stmt], constants: dict[str, ast.expr])
                     "write only functions that begin with @T.prim_func, and constants such as N = 128",
                 )
     return functions
+
+
+def _is_decorated(node: ast.FunctionDef | ast.ClassDef, names: Sequence[str]) -> bool:
+    """Test whether a definition has one decorator, which is in ``names``, perhaps called with :data:`_DECORATOR_OPTIONS`."""
+    if len(node.decorator_list) != 1:
+        return False
+    decorator = node.decorator_list[0]
+    if isinstance(decorator, ast.Call) and not decorator.args:
+        return ast.unparse(decorator.func) in names and all(k.arg in _DECORATOR_OPTIONS for k in decorator.keywords)
+    return ast.unparse(decorator) in names
 
 
 _FOLDED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType(
@@ -206,7 +222,7 @@ class _FunctionReader:
                 f"{node.name} is a function of Relax; TIR text has loops only",
                 "build a graph by microc.GraphBuilder; microc.plugin.OpDef.from_prim_func makes operators of prim_funcs",
             )
-        if len(decorators) != 1 or decorators[0] not in _FUNCTION_DECORATORS:
+        if not _is_decorated(node, _FUNCTION_DECORATORS):
             raise_parse_error(node, "the function is not marked @T.prim_func")
         self.read_parameters()
         body = list(node.body)
