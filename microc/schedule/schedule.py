@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from types import MappingProxyType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from microc.base.dtypes import Array
 from microc.document.blocks import Code, Document, document
@@ -154,6 +154,29 @@ def _is_of_type(argument: Any, annotation: Any) -> bool:
 # same function and gives the same result, byte for byte.
 
 
+TVM_METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("get_block", "get_sblock"), "the name of the block, as in schedule.compute_inline('B')"),
+        "get_loops": "schedule.loops_of('C'), which returns names",
+        "mod": "schedule.func, or tir.to_text(schedule.func)",
+        "show": "print(tir.to_text(schedule.func))",
+        "sample_perfect_tile": "schedule.perfect_tiles(loop, n, max_innermost) in a microc.ScheduleRule, a schedule for each",
+        **dict.fromkeys(
+            ("sample_categorical", "sample_compute_location"), "a microc.ScheduleRule that returns all choices"
+        ),
+        "pad_einsum": "schedule.pad_reduction",
+        **dict.fromkeys(("vectorise", "vectorized"), "schedule.vectorize"),
+        **dict.fromkeys(
+            ("get_producers", "get_consumers", "get_child_blocks"), "names: print(tir.to_text(schedule.func))"
+        ),
+        "copy": "schedule itself: steps return new schedules",
+        "set_axis_separator": "schedule.transform_layout",
+        "add_unit_loop": "schedule.split(loop, (None, 1))",
+    }
+)
+"""Methods of TVM's schedules, and what takes their place."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule(Showable):
     """A TIR function, and the trace of schedule steps that produced it.
@@ -176,6 +199,13 @@ class Schedule(Showable):
     def __repr__(self) -> str:
         rule = f" by {self.rule}" if self.rule else ""
         return f"<Schedule of {self.func.name}{rule}, {len(self.trace)} steps>"
+
+    if not TYPE_CHECKING:  # for type checkers, an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError with what to write in place of a method of TVM's schedules. Known names do not come here."""
+            instead = f"; write {TVM_METHODS[name]}" if name in TVM_METHODS else ""
+            raise AttributeError(f"'Schedule' object has no attribute {name!r}{instead}", name=name, obj=self)
 
     def document(self) -> Document:
         """Return the text of the function as a document, for a notebook."""

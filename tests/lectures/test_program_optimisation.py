@@ -42,3 +42,14 @@ def test_a_rule_returns_schedules(result: object) -> None:
     rule = ScheduleRule("wrong", lambda schedule, op, target: result)  # type: ignore[arg-type, return-value]
     with pytest.raises(ProgramError, match=r"schedule rule wrong: the result is no schedule(.|\n)*return the schedule"):
         describe_search_spaces(MM, board="mps2-an386", schedules=[rule])
+
+
+@pytest.mark.parametrize(
+    "name, instead",
+    [("get_block", "name of the block"), ("get_loops", r"schedule\.loops_of"), ("mod", r"schedule\.func")],
+)
+def test_methods_of_tvm_name_ours(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"'Schedule' object has no attribute '{name}'; write .*{instead}"):
+        getattr(Schedule(MM), name)
+    with pytest.raises(AttributeError, match=r"no attribute 'spilt'$"):
+        Schedule(MM).spilt("i")  # type: ignore[attr-defined]
