@@ -14,9 +14,10 @@ from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError, ProgramError
 from microc.tir import ir, operators
 from microc.tir.analysis import linear_forms
-from microc.tir.analysis.context import early_exit_branch, while_branch
+from microc.tir.analysis.context import early_exit_branch
 from microc.tir.analysis.linear_forms import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
+from microc.tir.rewrite import while_branch
 from microc.tir.symbolic import find_active_lanes_let, require_constant_sizes
 
 # ---- Translation of expressions to Python source. The range of each expression is tracked, to omit checks that cannot fail.

@@ -414,3 +414,27 @@ def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
                 known += accesses_of(child)
         expr.known_accesses = known
     return known
+
+
+# ---- Loops that TIR text writes as ``while``: endless loops around a branch.
+
+
+def is_endless(loop: ir.For) -> bool:
+    """Test whether a loop ends by the condition in its body alone."""
+    return isinstance(loop.extent, ir.Const) and loop.extent.value == ir.ENDLESS
+
+
+def while_branch(loop: ir.For) -> ir.If | None:
+    """Return the branch of a loop that is ``while condition: body``; None for other loops.
+
+    The loop is endless, nothing uses its variable, and the body writes a buffer that the condition loads."""
+    branch = loop.body
+    if not is_endless(loop) or loop.kind != "serial" or loop.annotations or not isinstance(branch, ir.If):
+        return None
+    inside = list(walk_stmt(branch))
+    exprs = [expr for stmt in inside for expr in stmt_exprs(stmt)]
+    if branch.otherwise is not None or any(loop.var in free_vars(expr) for expr in exprs):
+        return None
+    written = {s.buffer for s in inside if isinstance(s, ir.Store)}
+    written |= {x.buffer for e in exprs for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes}
+    return branch if accesses_any_buffer(branch.condition, written) else None

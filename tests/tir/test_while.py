@@ -11,8 +11,7 @@ from microc import Schedule, tir
 from microc.base.dtypes import Array
 from microc.errors import ModelError, ScheduleError
 from microc.tir import ir
-from microc.tir.analysis.context import is_endless, while_branch
-from microc.tir.rewrite import walk_stmt
+from microc.tir.rewrite import is_endless, walk_stmt, while_branch
 
 SEARCH = tir.from_text("""
 @T.prim_func

@@ -20,12 +20,20 @@ from microc.isa.instruction_set import LANE
 from microc.isa.straight_line import Run, split_at_runs
 from microc.module import Kernel, Module
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed, while_branch
+from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch, is_distributed
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.region import accesses
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.operators import BINARY
-from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_children, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import (
+    map_expr,
+    map_stmt,
+    replace_buffers,
+    stmt_children,
+    walk_all_exprs,
+    walk_stmt,
+    while_branch,
+)
 from microc.tir.symbolic import find_active_lanes_let
 
 # ---- Comments in printed loops, which describe what the following statements compute.

@@ -11,12 +11,13 @@ from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
-from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_endless, is_index
+from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import (
     BottomUpRewriter,
     ExprMap,
     declared_names,
+    is_endless,
     map_stmt,
     stmt_children,
     substitute_stmt,

@@ -25,7 +25,7 @@ from microc.tir.analysis.linear_forms import (
 from microc.tir.extents import Extent, is_at_most, is_less, largest, smallest
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.names import DISTRIBUTED
-from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, walk_stmt
+from microc.tir.rewrite import accesses_of, free_vars, is_endless, stmt_children, stmt_exprs
 
 # ---- Facts that passes need repeatedly. They are computed once and stored with the expression or statement.
 #
@@ -106,11 +106,6 @@ def is_distributed(loop: ir.For) -> bool:
     return loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and ir.int_value(loop.extent) == 2
 
 
-def is_endless(loop: ir.For) -> bool:
-    """Test whether a loop ends by the condition in its body alone: the loop that TIR text writes as ``while``."""
-    return isinstance(loop.extent, ir.Const) and loop.extent.value == ir.ENDLESS
-
-
 def early_exit_branch(loop: ir.For) -> ir.If | None:
     """Return the branch (``If``) that may end a loop early; None if the loop has none.
 
@@ -125,14 +120,6 @@ def early_exit_branch(loop: ir.For) -> ir.If | None:
         return None
     loaded = {access.buffer for access in accesses_of(condition)}
     return None if loaded.isdisjoint(buffers_written(body.then)) else body
-
-
-def while_branch(loop: ir.For) -> ir.If | None:
-    """Return the branch of a loop that is ``while condition: body``: endless, without use of its variable; else None."""
-    branch = early_exit_branch(loop) if is_endless(loop) and not loop.annotations else None
-    if branch is None or any(loop.var in free_vars(e) for s in walk_stmt(branch) for e in stmt_exprs(s)):
-        return None
-    return branch
 
 
 # ---- Contexts: knowledge at the point where an expression is evaluated, and the linear form and range of the expression there.

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.analysis.context import while_branch
 from microc.tir.operators import BINARY, UNARY, Notation
+from microc.tir.rewrite import while_branch
 from microc.tir.statements import IRModule
 
 # ---- Names of functions of TVMScript that differ from ours, and those that TIR text does not have.
