@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from microc.tir.extents import DependsOnSize, declare_sizes_in_texts
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.operators import FUNCTIONS
-from microc.tir.rewrite import walk_all_exprs
+from microc.tir.rewrite import accesses_of, children, stmt_children, walk_all_exprs
 from microc.tir.symbolic import require_constant_sizes, require_function, specialize
 from microc.tir.verify import constant_names, verify
 
@@ -146,10 +146,57 @@ def make_boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Gra
             f"function {func.name} stores to no parameter, expected at least one output",
             hint="store to a parameter: the outputs are the parameters that the function stores to",
         )
+    for param in func.params:
+        if param.name in outputs and _reads_first(func.body, param):
+            raise ProgramError(
+                f"function {func.name} reads parameter {param.name} before it stores to it; outputs hold nothing at the start",
+                hint=f"read what was there from a parameter of its own, and store to {param.name}, as in B[i] = A[i] + 1",
+            )
     types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
     consts = _pack_constants(schedule, constants)
     verify_function(func, consts)
     return Graph(network_name(func.name), inputs, outputs, (), types, consts, {}, {})
+
+
+def _reads_first(stmt: ir.Stmt, buffer: ir.Buffer) -> bool | None:
+    """Test whether the first access of a statement to a buffer is a load that always runs; None if it has no access.
+
+    A load under a condition may only run behind a store, as in running sums."""
+    match stmt:
+        case ir.Store(target, indices, value):
+            found = _loads_first((*indices, value), buffer)
+            return False if found is None and target == buffer else found
+        case ir.Evaluate(value):
+            return _loads_first((value,), buffer)
+        case ir.If(condition, then, otherwise):
+            found = _loads_first((condition,), buffer)
+            branches = [_reads_first(then, buffer), _reads_first(otherwise, buffer) if otherwise else None]
+            return found if found is not None or branches == [None, None] else all(branches)
+        case ir.For(_, extent, body):
+            found = _loads_first((extent,), buffer)
+            return _reads_first(body, buffer) if found is None else found
+        case ir.Let(_, value, body):
+            found = _loads_first((value,), buffer)
+            return _reads_first(body, buffer) if found is None else found
+        case _:
+            return next((r for s in stmt_children(stmt) if (r := _reads_first(s, buffer)) is not None), None)
+
+
+def _loads_first(exprs: Sequence[ir.Expr], buffer: ir.Buffer) -> bool | None:
+    """Test whether expressions always load from a buffer; None if they do not access it.
+
+    False if they may load, or if a call writes to it."""
+    accesses = [access for expr in exprs for access in accesses_of(expr) if access.buffer == buffer]
+    if not accesses or any(isinstance(access, ir.AddressOf) for access in accesses):
+        return False if accesses else None
+    pending = list(exprs)
+    while pending:
+        expr = pending.pop()
+        if isinstance(expr, ir.Load) and expr.buffer == buffer:
+            return True
+        is_lazy = isinstance(expr, ir.Select) or (isinstance(expr, ir.Bin) and expr.op in ir.LOGICAL)
+        pending += children(expr)[:1] if is_lazy else children(expr)
+    return False
 
 
 def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:

@@ -104,3 +104,31 @@ def test_a_graph_refuses_what_it_does_not_know() -> None:
         net.op("relu")
     with pytest.raises(ModelError, match="dense: operands are missing; got 1"):
         net.op("dense", x)
+
+
+@pytest.mark.parametrize(
+    "body, reads_first",
+    [
+        ("for i in range(8):\n    B[i] = B[i] + A[i]", True),
+        ("for i in range(8):\n    if B[i] > 0:\n        B[i] = A[i]", True),
+        ("if A[0] > 0:\n    B[0] = B[1]\nelse:\n    B[0] = B[2]", True),
+        ("for i in range(T.min(B[0], 8)):\n    B[i] = A[i]", True),
+        ("t = B[3]\nB[0] = t", True),
+        ("B[0] = A[0]\nfor i in range(7):\n    B[i + 1] = B[i] + A[i]", False),
+        ("for i in range(8):\n    B[i] = T.if_then_else(i > 0, B[T.max(i - 1, 0)], 0) + A[i]", False),
+        ("for i in range(8):\n    if i > 0 and B[i - 1] > 3:\n        B[i] = 1\n    else:\n        B[i] = A[i]", False),
+        ("for i in range(8):\n    if i > 0:\n        B[i] = B[i - 1]\n    else:\n        B[i] = A[i]", False),
+        ("B[A[0] % 8] = 1\nB[0] += 1", False),
+    ],
+)
+def test_outputs_hold_nothing_at_the_start(body: str, reads_first: bool) -> None:
+    """Such functions computed from what was in memory: TVM's caller gives every array, ours gets the results."""
+    head = '@T.prim_func\ndef f(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):\n'
+    func = tir.from_text(head + "".join(f"    {line}\n" for line in body.splitlines()))
+    if reads_first:
+        with pytest.raises(
+            ProgramError, match=r"f reads parameter B before it stores to it(.|\n)*a parameter of its own"
+        ):
+            microc.build(func)
+    else:
+        microc.build(func)

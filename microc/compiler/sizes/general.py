@@ -63,7 +63,7 @@ def as_array(array_name: str, value: Any) -> Array:
     if array.dtype.kind not in "biufcV":
         raise UsageError(
             f"{array_name}: got an array of {array.dtype}, expected an array of numbers or bools",
-            hint="give a numpy array of numbers",
+            hint="give a numpy array of numbers; of several inputs each by its name: library(x=array)",
         )
     return array
 
