@@ -61,3 +61,13 @@ def test_many_estimators_pass() -> None:
         linear.LogisticRegression(max_iter=50),
     ):
         microc.compile(estimator.fit(x, y), board="netduinoplus2")
+
+
+@pytest.mark.parametrize("board", [None, "netduinoplus2"])
+def test_a_network_that_learns_is_compared_as_it_was_read(board: str | None) -> None:
+    """The framework knows neither labels nor rate."""
+    neural = pytest.importorskip("sklearn.neural_network")
+    x = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
+    estimator = neural.MLPClassifier((5,), max_iter=5).fit(x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0))
+    program = microc.compile(estimator, board=board, learn={"layers": 1, "output": "probabilities"})
+    assert isinstance(program, microc.Program) or program.inputs[-1]["name"] == "rate"
