@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.errors import ScheduleError
+from microc.frontend.graph_builder import GraphBuilder
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.primitives.tensorize import pack_column_pairs
 from microc.schedule.primitives.tree import find_buffer
@@ -133,3 +136,16 @@ def test_pairs_have_no_guarded_tail() -> None:
     schedule = schedule.reorder("p", "o_0", "k_0", "o_1", "o_2", "k_1").decompose_reduction("acc", "k_0")
     with pytest.raises(ScheduleError, match="guarded tail"):
         schedule.tensorize_pairs("weight", "o_2", "k_0", "int8")
+
+
+@pytest.mark.parametrize("cpu", ["host", "cortex-m7"])
+@pytest.mark.parametrize(("axes_a", "axes_b"), [((0, 1), (0, 1)), ((0, 1), (1, 0)), ((1, 0), (0, 1)), ((1, 0), (1, 0))])
+def test_constant_factors_are_packed_in_any_order_of_their_axes(
+    cpu: str, axes_a: tuple[int, int], axes_b: tuple[int, int]
+) -> None:
+    """Panels hold columns, whichever axis these are: 2 terms do not divide into panels of 4."""
+    net = GraphBuilder()
+    b = np.arange(8, dtype=np.float32).reshape(2, 4).transpose(axes_b)
+    a = net.input("a", (16, 2) if axes_a == (0, 1) else (2, 16))
+    y = net.op("matmul", a, net.constant("b", np.ascontiguousarray(b)), axes_a=axes_a, axes_b=axes_b)
+    compile_graph(net.graph("product", {"y": y}), "product", target_for(cpu), make_options())

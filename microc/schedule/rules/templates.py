@@ -215,7 +215,9 @@ def _match_product_with_memo(func: ir.PrimFunc) -> Product | None:
     is_single = len(loads) == 2 and _is_single_product(store)
     column, term = (axis.var for axis in block.iters[-2:])
     along = is_single and all(x.indices[-1] == term for x in loads)
-    turned = is_single and loads[0].indices[-1] == term and loads[1].indices == (term, column)
+    # Panels of constant weights are packed at compile time, however the data are read.
+    is_read_in_panels = is_single and (loads[0].indices[-1] == term or loads[1].buffer.scope == "const")
+    turned = is_read_in_panels and loads[1].indices == (term, column)
     packing = (int(notes.get(note, 0)) for note in (WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES))
     data, weight = buffers
     return Product(
