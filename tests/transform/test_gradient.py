@@ -281,3 +281,43 @@ def test_weights_that_are_computed_have_the_gradients_of_constants(
         found.append([values[name] for name in ("x.gradient", "w.gradient")])
     for first, second in zip(*found, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("extents", "taps", "strides", "padding"),
+    [((1, 2), (1, 2), (3, 1), (1, 0)), ((4, 1), (2, 1), (2, 3), (0, 2)), ((1, 1), (1, 1), (3, 4), (1, 1))],
+)
+def test_windows_that_read_padding_alone_have_gradients(
+    extents: tuple[int, int], taps: tuple[int, int], strides: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    """No element of the data is in a window along one axis: taps behind the kernel are cut off."""
+    rng = np.random.default_rng(12)
+    net = microc.GraphBuilder()
+    kernel, bias = net.constant("kernel", draw(rng, 2, *taps, 3)), net.constant("bias", draw(rng, 2))
+    x = net.input("x", (1, *extents, 3))
+    y = net.op("conv2d", x, kernel, bias, strides=strides, padding=(*padding, *padding))
+    graph = microc.add_loss(net.graph("padded", {"y": y}), "mean_squared_error")
+    inputs = {name: draw(rng, *graph.types[name].shape) for name in graph.inputs}
+    names = ("kernel", "bias", "x")
+    compare_with_differences(microc.gradient(graph, "loss", names), graph, inputs, names)
+
+
+@pytest.mark.parametrize("dilation", [(1,), (2,)])
+def test_windows_of_one_axis_and_resized_images_have_compiled_gradients(dilation: tuple[int]) -> None:
+    """Largest elements are searched again; elements that a table reads twice or never are summed or 0."""
+    rng = np.random.default_rng(13)
+    net = microc.GraphBuilder()
+    x = net.input("x", (1, 2, 9))
+    indices = net.constant("indices", np.array([[0, 1], [0, 2], [4, 8], [8, 8], [7, 6]], np.int32))
+    weights = net.constant("weights", draw(rng, 5, 2))
+    h = net.op("resample", net.op("mul", x, net.constant("scale", draw(rng, 9))), indices, weights, axes=(2,), shift=0)
+    windows: dict[str, Any] = {"kernel": (2,), "strides": (1,), "padding": (1, 0), "dilation": dilation}
+    y = net.op("add", net.op("window_max", h, **windows), net.op("window_sum", h, **windows))
+    graph = microc.add_loss(net.graph("windows", {"y": y}), "mean_squared_error")
+    trained = microc.gradient(graph, "loss", ["scale", "x"])
+    inputs = {name: draw(rng, *graph.types[name].shape) for name in graph.inputs}
+    compare_with_differences(trained, graph, inputs, ("scale", "x"))
+    values = run(trained, inputs)
+    for name, result in zip(trained.outputs, microc.compile(trained)(*inputs.values()), strict=True):
+        np.testing.assert_allclose(result, values[name], rtol=1e-5, atol=1e-6)
+    refuse(graph, ["weights"], UnsupportedError, "resample: the gradient of this form", "rewrite it")

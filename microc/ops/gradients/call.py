@@ -18,8 +18,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 class NodeEmitter(Protocol):
     """Interface of the graph under construction."""
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
-        """Append a node; return the name of its result."""
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[str, ...]:
+        """Append a node; return the names of its results."""
 
     def add_constant(self, data: Array) -> str:
         """Add a constant; return its name."""
@@ -52,9 +52,15 @@ class Value:
         return self.type.dtype
 
     def apply(self, op: str, *others: Number, **attrs: Attr) -> Value:
-        """Append a node of operator ``op`` with this value as its first operand; return the node's result."""
+        """Append a node of operator ``op`` with this value as its first operand; return the node's only result."""
+        (result,) = self.apply_all(op, *others, **attrs)
+        return result
+
+    def apply_all(self, op: str, *others: Number, **attrs: Attr) -> tuple[Value, ...]:
+        """Append a node as :meth:`apply` does; return all its results."""
         operands = (self, *(self._as_value(other) for other in others))
-        return Value(self.emitter, self.emitter.emit(op, [operand.name for operand in operands], attrs))
+        names = self.emitter.emit(op, [operand.name for operand in operands], attrs)
+        return tuple(Value(self.emitter, name) for name in names)
 
     def _as_value(self, number: Number) -> Value:
         return number if isinstance(number, Value) else self.constant(number)

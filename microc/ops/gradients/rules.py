@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient rules of operators: matrix products, reductions, movement of elements, convolutions, pools and loops."""
+"""Gradient rules of operators: matrix products, reductions, movement of elements, convolutions, pools and resampling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from microc.errors import UnsupportedError
-from microc.graph.ir import Attr, Graph, NameSet, Node
-from microc.ops import registry
-from microc.ops.arithmetic import Rewrite
+from microc.base.dtypes import Array
+from microc.graph.ir import Attr
 from microc.ops.gradients.call import GradientCall, Gradients, Value
-from microc.ops.registry import Legalized
 from microc.ops.windows import WindowAxis, window_axes
 
 # ---- Gradients of matrix products: ``dense``, ``matmul`` and ``einsum``.
@@ -428,8 +423,10 @@ def _differentiate_by_weights(call: GradientCall, g: Value, x: Value, w: Value) 
         return rows.reshape(w.shape)
     depth = channels // groups
     bottom, right = _ends_of_windows(call, g, x, w)
-    # Data behind the last window would be positions of further taps.
-    read = x.slice((0, 0, 0, 0), (batch, extents[0] + min(bottom, 0), extents[1] + min(right, 0), channels))
+    # Data behind the last window would be positions of further taps. Windows that read padding alone leave one element,
+    # whose taps are cut off behind the convolution.
+    kept = [max(extent + min(end, 0), 1) for extent, end in zip(extents, (bottom, right), strict=True)]
+    read = x.slice((0, 0, 0, 0), (batch, *kept, channels))
     by_group = read.reshape((*read.shape[:3], groups, depth)).transpose((4, 1, 2, 3, 0))
     full = by_group.reshape((depth, *read.shape[1:3], groups * batch)).apply(
         "conv2d",
@@ -440,7 +437,8 @@ def _differentiate_by_weights(call: GradientCall, g: Value, x: Value, w: Value) 
         pad_value=call.attr("pad_value"),
         groups=groups,
     )
-    return full.transpose(_CHANNELS_TO_BATCH)
+    used = full.slice((0, 0, 0, 0), (depth, *w.shape[1:3], full.shape[3]))
+    return used.transpose(_CHANNELS_TO_BATCH)
 
 
 def build_conv2d_transpose_gradients(call: GradientCall) -> Gradients:
@@ -474,19 +472,7 @@ def build_convolution_gradients(call: GradientCall) -> Gradients:
     strides, dilation, padding = call.attr("strides"), call.attr("dilation"), call.attr("padding")
     by_data = by_weights = None
     if 0 in call.wanted:
-        spans = [(taps - 1) * step + 1 for taps, step in zip(w.shape[2:], dilation, strict=True)]
-        covered = [(n - 1) * s + span for n, s, span in zip(g.shape[2:], strides, spans, strict=True)]
-        ends = [
-            full - before - extent for full, before, extent in zip(covered, padding[:rank], x.shape[2:], strict=True)
-        ]
-        by_data = g.apply(
-            "convolution_transpose",
-            w,
-            strides=strides,
-            dilation=dilation,
-            padding=(*padding[:rank], *(max(end, 0) for end in ends)),
-            groups=groups,
-        ).pad((0,) * (rank + 2), (0, 0, *(max(-end, 0) for end in ends)))
+        by_data = _spread_over_windows(call, w, groups)
     if 1 in call.wanted:
         batch, channels, *extents = x.shape
         depth, spatial = channels // groups, tuple(range(3, 3 + rank))
@@ -500,7 +486,26 @@ def build_convolution_gradients(call: GradientCall) -> Gradients:
     return by_data, by_weights, sum_to_bias(call, g, (0, *range(2, 2 + rank))) if 2 in call.wanted else None
 
 
-# ---- Pools over height and width.
+def _spread_over_windows(call: GradientCall, weights: Value, groups: int) -> Value:
+    """Return the transposed convolution of g over the windows of data (N, C, spatial ...): each element of g, times the
+    weights, is added to the elements of its window."""
+    g, extents = call.gradient, call.data.shape[2:]
+    rank = len(extents)
+    strides, dilation, before = call.attr("strides"), call.attr("dilation"), call.attr("padding")[:rank]
+    spans = [(taps - 1) * step + 1 for taps, step in zip(weights.shape[2:], dilation, strict=True)]
+    covered = [(n - 1) * s + span for n, s, span in zip(g.shape[2:], strides, spans, strict=True)]
+    ends = [full - first - extent for full, first, extent in zip(covered, before, extents, strict=True)]
+    return g.apply(
+        "convolution_transpose",
+        weights,
+        strides=strides,
+        dilation=dilation,
+        padding=(*before, *(max(end, 0) for end in ends)),
+        groups=groups,
+    ).pad((0,) * (rank + 2), (0, 0, *(max(-end, 0) for end in ends)))
+
+
+# ---- Pools: over height and width, then over windows of any number of axes.
 
 
 def build_max_pool_gradient(call: GradientCall) -> Gradients:
@@ -539,102 +544,68 @@ def _count_elements_per_window(axis: WindowAxis) -> np.ndarray[tuple[int], np.dt
     return np.minimum(first + axis.taps, axis.extent) - np.maximum(first, 0)
 
 
-# ---- Unrolling of loops over time: the nodes of all iterations, one after the other, of which gradients are made.
+def build_window_sum_gradient(call: GradientCall) -> Gradients:
+    """Return the gradient of each window, added to all its elements: a depthwise transposed convolution of ones."""
+    channels = call.data.shape[1]
+    return (_spread_over_windows(call, call.data.constant(np.ones((channels, 1, *call.attr("kernel")))), channels),)
 
 
-MAX_UNROLLED_NODES = 20_000
-"""Largest number of nodes of an unrolled loop. measured: a network of this many takes minutes to compile."""
+def build_window_max_gradient(call: GradientCall) -> Gradients:
+    """Return the gradient of each window at its first largest element, which is searched again."""
+    x, g = call.data, call.gradient
+    kernel, strides, padding, dilation = (call.attr(key) for key in ("kernel", "strides", "padding", "dilation"))
+    if any(axis.has_empty_window for axis in window_axes(x.shape[2:], kernel, strides, padding, dilation)):
+        raise call.unsupported(f"padding={padding}, where a window holds padding only", "an element in each window")
+    attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "dilation": dilation}
+    _, places = x.apply_all("window_argmax", **attrs)
+    count = g.type.size
+    flat = zeros(g, (x.type.size,)).apply(
+        "scatter_elements", places.reshape((count,)), g.reshape((count,)), axis=0, reduction="add"
+    )
+    return (flat.reshape(x.shape),)
 
 
-class _Unrolling(Rewrite):
-    """Nodes that replace a loop. Types are inferred."""
-
-    def __init__(self, node: Node, graph: Graph) -> None:
-        super().__init__(node, graph)
-        self._names = NameSet(graph.types)
-
-    def _unused_value_name(self, stem: str) -> str:
-        return self._names.fresh(f"{next(filter(None, self.node.outputs))}.{stem}")
-
-    def apply(self, op: str, *inputs: str, result: str = "", stem: str = "step", **attrs: Attr) -> str:
-        """Append a node; return the name of its result, which is new unless ``result`` names it."""
-        whole = {**registry.get(op).defaults, **attrs}
-        (tensor_type,) = registry.infer(op, whole, [self.type(name) for name in inputs])
-        if not result:
-            result = self.add_value(stem, tensor_type.shape, tensor_type.dtype, tensor_type.quant)
-        return self.emit(op, inputs, result, whole)
-
-    def take_row(self, value: str, axis: int, index: int) -> str:
-        """Return the element of ``value`` at ``index`` along ``axis``, without this axis."""
-        shape = self.type(value).shape
-        begin, end = [0] * len(shape), list(shape)
-        begin[axis], end[axis] = index, index + 1
-        row = self.apply("slice", value, begin=tuple(begin), end=tuple(end), strides=(1,) * len(shape))
-        return self.apply("reshape", row, shape=(*shape[:axis], *shape[axis + 1 :]))
-
-    def stack_rows(self, rows: list[str], axis: int, result: str) -> None:
-        """Append the stack of ``rows`` along a new axis, as the value ``result``."""
-        shape = self.type(rows[0]).shape
-        planes = [self.apply("reshape", row, shape=(*shape[:axis], 1, *shape[axis:])) for row in rows]
-        self.apply("concat", *planes, result=result, axis=axis)
+# ---- Resampling.
 
 
-def _check_size(node: Node, iterations: int, nodes: int) -> None:
-    """Raise UnsupportedError if the unrolled loop has too many nodes."""
-    if iterations * nodes > MAX_UNROLLED_NODES:
-        raise UnsupportedError(
-            f"{node.op}: too long for a gradient, which unrolls it; got {iterations} iterations of {nodes} operators, "
-            f"expected at most {MAX_UNROLLED_NODES} operators",
-            where=str(node.loc),
-            hint="shorten the sequence",
-        )
+def build_resample_gradient(call: GradientCall) -> Gradients:
+    """Return the resampling by transposed tables: each element of the data sums the gradients of the elements that read
+    it, times their weights.
+
+    Along each axis, rows of the tables are as long as the most readers of an element; others get taps of weight 0."""
+    axes = call.attr("axes")
+    tables = [call.constant_operand(1 + k) for k in range(len(call.operands) - 1)]
+    if any(table is None for table in tables) or call.wanted != {0}:
+        raise call.unsupported("tables that are computed or learned", "constant tables")
+    known = [np.asarray(table) for table in tables]
+    indices, weights = known[: len(axes)], known[len(axes) :] or [np.ones_like(index) for index in known]
+    operands = [
+        _transpose_taps(index, weight, call.data.shape[axis])
+        for axis, index, weight in zip(axes, indices, weights, strict=True)
+    ]
+    g = call.gradient
+    return (
+        g.apply(
+            "resample",
+            *(g.constant(index, "int32") for index, _ in operands),
+            *(g.constant(weight) for _, weight in operands),
+            axes=axes,
+            shift=0,
+        ),
+    )
 
 
-def unroll_loop(node: Node, graph: Graph) -> Legalized:
-    """Replace a ``loop`` with a fixed number of iterations by the nodes of all iterations.
+def _transpose_taps(index: Array, weight: Array, extent: int) -> tuple[Array, Array]:
+    """Return the tables (extent, taps) of the rows that read each element along an axis, and of their weights.
 
-    Constants of the body are shared by all iterations, under new names made from their own. Raise UnsupportedError for
-    a loop that a condition ends, and for one with too many iterations."""
-    body: Any = node.attr("body")
-    count, carried = int(node.attr("count")), int(node.attr("carried"))
-    scanned: Any = node.attrs.get("scanned", 0)
-    if node.attr("guarded"):
-        raise UnsupportedError(
-            "loop: a loop that ends by a condition has no gradient; got guarded=True, expected a fixed count",
-            where=str(node.loc),
-            hint="export the model with a fixed number of iterations",
-        )
-    _check_size(node, count, len(body.nodes))
-    unrolling = _Unrolling(node, graph)
-    constants = {name: unrolling.add_constant(name, data) for name, data in body.consts.items()}
-    for name, renamed in constants.items():
-        unrolling.types[renamed] = body.types[name]
-    whole = len(node.inputs) - scanned
-    states, fixed, rows = list(node.inputs[:carried]), node.inputs[carried:whole], node.inputs[whole:]
-    stacked: list[list[str]] = [[] for _ in body.outputs[carried:]]
-    for iteration in range(count):
-        number = unrolling.add_constant("iteration", np.asarray(iteration, np.int32))
-        elements = [unrolling.take_row(name, 0, iteration) for name in rows]
-        names = {**constants, **dict(zip(body.inputs, (number, *states, *fixed, *elements), strict=True))}
-        for inner in body.nodes:
-            _copy_node(unrolling, inner, body, names)
-        states = [names[name] for name in body.outputs[:carried]]
-        for column, name in zip(stacked, body.outputs[carried:], strict=True):
-            column.append(names[name])
-    for state, result in zip(states, node.outputs, strict=False):
-        if result:
-            unrolling.apply("reshape", state, result=result, shape=graph.types[result].shape)
-    for column, result in zip(stacked, node.outputs[carried:], strict=True):
-        if result:
-            unrolling.stack_rows(column, 0, result)
-    return unrolling.legalized()
-
-
-def _copy_node(unrolling: _Unrolling, node: Node, body: Graph, names: dict[str, str]) -> None:
-    """Append a copy of a node of the body. ``names``: names of the body's values in the graph, to which the results are
-    added."""
-    inputs = tuple(name and names[name] for name in node.inputs)
-    for name in filter(None, node.outputs):
-        tensor_type = body.types[name]
-        names[name] = unrolling.add_value(name, tensor_type.shape, tensor_type.dtype, tensor_type.quant)
-    unrolling.nodes.append(replace(node, inputs=inputs, outputs=tuple(name and names[name] for name in node.outputs)))
+    ``index``, ``weight``: tables (rows, taps) of the elements that each row reads, among ``extent``."""
+    readers: list[list[tuple[int, float]]] = [[] for _ in range(extent)]
+    for row, tap in np.ndindex(*index.shape):
+        if weight[row, tap]:
+            readers[int(index[row, tap])].append((row, float(weight[row, tap])))
+    shape = (extent, max(1, *map(len, readers)))
+    rows, shares = np.zeros(shape, np.int32), np.zeros(shape)
+    for element, taps in enumerate(readers):
+        for tap, (row, share) in enumerate(taps):
+            rows[element, tap], shares[element, tap] = row, share
+    return rows, shares

@@ -21,6 +21,7 @@ from microc.numerics import INT32_MAX, INT32_MIN
 from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import ROUNDING, Rounding, choice, integer, some_axes
 from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds
+from microc.ops.gradients.rules import build_resample_gradient
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -287,6 +288,7 @@ RESAMPLE_OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_resample_reference,
         compute=_compute_resample,
         cases=_make_resample_test_cases,
+        gradient=build_resample_gradient,
         attrs={
             "axes": some_axes("axes that are resampled; each has a table of weights", in_order=True),
             "shift": integer("for integers: the sum of the weights is 2 to this power", 0, least=0),

@@ -21,6 +21,8 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import FLOAT, NUMBERS, build_replaces_best_condition, computation_dtype
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
+from microc.ops.gradients.call import GradientRule
+from microc.ops.gradients.rules import build_window_max_gradient, build_window_sum_gradient
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.windows import Windows, build_tap_indices, gather_taps, window_axes
 from microc.tir import ir
@@ -205,7 +207,7 @@ def _make_window_argmax_test_cases() -> Iterable[Case]:
             yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
 
 
-def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
+def _define_window_reduction(op_name: str, combiner: str, gradient: GradientRule) -> OpDef:
     """Return the definition of the operator ``op_name``, which reduces each window by ``combiner``."""
     return OpDef(
         op_name,
@@ -213,14 +215,15 @@ def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
         reference=lambda attrs, arrays: _evaluate_window_reduction_reference(combiner, attrs, arrays),
         compute=lambda call: _compute_window_reduction(combiner, call),
         cases=_make_window_reduction_test_cases,
+        gradient=gradient,
         attrs=_WINDOW,
         operand_names=("data",),
     )
 
 
 WINDOW_OPERATORS: tuple[OpDef, ...] = (
-    _define_window_reduction("window_sum", "add"),
-    _define_window_reduction("window_max", "maximum"),
+    _define_window_reduction("window_sum", "add", build_window_sum_gradient),
+    _define_window_reduction("window_max", "maximum", build_window_max_gradient),
     OpDef(
         "window_argmax",
         infer=_infer_window_argmax_types,

@@ -205,8 +205,8 @@ class _GradientBuilder(GraphExtension):
         self._parts: dict[str, list[Value]] = {}
         self._wanted = set(of)
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
-        """Append a node at the location of the node that is differentiated; return the name of its result."""
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[str, ...]:
+        """Append a node at the location of the node that is differentiated; return the names of its results."""
         loc = self._node.loc if self._node is not None else self.graph.location_of_input(self.graph.name)
         stem = next(filter(None, self._node.outputs)) if self._node is not None else "loss"
         return self._append_node(op, inputs, attrs, stem + SUFFIX, loc)

@@ -44,18 +44,20 @@ class GraphExtension:
         self.names = NameSet([*graph.types, *reserved])
         self._constant_stem = f"{subject}.constant"
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> str:
-        """Append a node; return the name of its result."""
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[str, ...]:
+        """Append a node; return the names of its results."""
         return self._append_node(op, inputs, attrs, f"{self.subject}.{op}", self.graph.location_of_input(self.subject))
 
-    def _append_node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], stem: str, loc: Loc) -> str:
-        """Append a node at a location; return the name of its result, which is new and made from ``stem``."""
+    def _append_node(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], stem: str, loc: Loc
+    ) -> tuple[str, ...]:
+        """Append a node at a location; return the names of its results, which are new and made from ``stem``."""
         whole = {**registry.get(op).defaults, **attrs}
-        (result_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
-        name = self.names.fresh(stem)
-        self.types[name] = result_type
-        self.nodes.append(Node(op, tuple(inputs), (name,), whole, loc))
-        return name
+        result_types = registry.infer(op, whole, [self.types[name] for name in inputs])
+        names = tuple(self.names.fresh(stem) for _ in result_types)
+        self.types.update(zip(names, result_types, strict=True))
+        self.nodes.append(Node(op, tuple(inputs), names, whole, loc))
+        return names
 
     def add_constant(self, data: Array) -> str:
         """Add a constant; return its name."""
