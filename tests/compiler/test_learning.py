@@ -217,6 +217,41 @@ def test_chosen_channels_learn_and_the_others_stay(channels: Any) -> None:
             reference.w[name][frozen] = before[name][frozen]
 
 
+def convolutions(groups: int, depth: int) -> Graph:
+    """A convolution of groups with four outputs, and a dense layer."""
+    rng, net = np.random.default_rng(6), microc.GraphBuilder()
+
+    def draw(name: str, *shape: int) -> str:
+        return net.constant(name, (rng.normal(size=shape) * 0.5).astype(np.float32))
+
+    x = net.input("x", (1, 3, 4, groups * depth))
+    h = net.op("conv2d", x, draw("w1", 4, 2, 2, depth), draw("b1", 4), groups=groups, activation="relu")
+    return net.graph("grouped", {"y": net.op("dense", net.reshape(h, (1, 24)), draw("w2", 3, 24), draw("b2", 3))})
+
+
+@pytest.mark.parametrize(("groups", "channels"), [(4, 2), (4, [0, 2]), (2, [1]), (2, 3), (1, [3, 0])])
+def test_chosen_channels_of_a_depthwise_convolution_learn(groups: int, channels: Any) -> None:
+    """Its gradients are those of the whole layer; two outputs read one input channel with two groups."""
+    graph = convolutions(groups, 1)
+    layers = list(graph.nodes[0].outputs)
+    whole, part = microc.learn(graph, {"layers": layers}), microc.learn(graph, {"layers": layers, "channels": channels})
+    order = list(range(4))[-channels:] if isinstance(channels, int) else sorted(channels)
+    x = np.random.default_rng(7).normal(size=graph.types["x"].shape).astype(np.float32)
+    inputs = [{"x": x, "labels": np.array([1], np.int32), "rate": np.asarray(np.float32(RATE))}]
+    (expected,), after = run_in_numpy(whole, inputs)
+    (found,), state = run_in_numpy(part, inputs)
+    assert float(found) == pytest.approx(float(expected), abs=ROUNDINGS)
+    learned = state["w1.learned"], state["b1.learned"]
+    for rows, name in zip(learned, ("w1", "b1"), strict=True):
+        np.testing.assert_allclose(rows, after[name][order], atol=ROUNDINGS)
+
+
+def test_channels_of_wide_groups_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="2 groups of 3 input channels, expected one group"):
+        microc.learn(convolutions(2, 3), {"layers": 2, "channels": 1})
+    microc.learn(convolutions(2, 3), {"layers": 1, "channels": 1})
+
+
 @pytest.mark.parametrize(("op", "gates"), [("lstm", 4), ("gru", 3)])
 def test_a_recurrent_layer_learns(op: str, gates: int) -> None:
     """The sign of the first of four numbers, which the last state must remember."""

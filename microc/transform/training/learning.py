@@ -262,24 +262,42 @@ class _ChannelSplit:
         if not frozen:
             self.layers.append(node)
             return [node]
-        parts = [self._take_channels(node, "frozen", frozen), self._take_channels(node, "learned", chosen)]
-        self.layers.append(parts[1])
+        if node.op == "conv2d" and node.attr("groups") > 1 and self._types[node.inputs[1]].shape[3] > 1:
+            raise UnsupportedError(
+                f"learn: channels of {_layer_name(node)!r} cannot be chosen; got a convolution of {node.attr('groups')} groups "
+                f"of {self._types[node.inputs[1]].shape[3]} input channels, expected one group, or one input channel in each",
+                where=str(node.loc),
+                hint="let all its channels learn, or name other layers",
+            )
+        parts = [*self._take_channels(node, "frozen", frozen), *self._take_channels(node, "learned", chosen)]
+        self.layers.append(parts[-1])
         order = np.argsort([*frozen, *chosen])
         is_ordered = bool(np.all(order == np.arange(count)))
         joined = node.outputs[0] if is_ordered else self._names.fresh(f"{node.outputs[0]}.joined")
         self._types[joined] = self._types[node.outputs[0]]
         axis = len(self._types[joined].shape) - 1
-        nodes = [*parts, Node("concat", tuple(p.outputs[0] for p in parts), (joined,), {"axis": axis}, node.loc)]
+        results = tuple(part.outputs[0] for part in parts if part.op == node.op)
+        nodes = [*parts, Node("concat", results, (joined,), {"axis": axis}, node.loc)]
         if not is_ordered:
-            index = self._names.fresh(f"{node.outputs[0]}.order")
-            self._consts[index], self._types[index] = order.astype(np.int32), TensorType((count,), "int32")
+            index = self._add_index(node.outputs[0], order)
             attrs = {**registry.get("gather").defaults, "axis": axis}
             nodes.append(Node("gather", (joined, index), node.outputs, attrs, node.loc))
         return nodes
 
-    def _take_channels(self, node: Node, stem: str, channels: Sequence[int]) -> Node:
-        """Return a layer that computes some output channels of ``node``."""
-        operands = [node.inputs[0]]
+    def _take_channels(self, node: Node, stem: str, channels: Sequence[int]) -> list[Node]:
+        """Return the nodes of a layer that computes some output channels of ``node``; the layer is the last.
+
+        A depthwise convolution reads the input channels of these outputs alone, which a node in front picks."""
+        operands, nodes, attrs = [node.inputs[0]], list[Node](), node.attrs
+        if node.op == "conv2d" and node.attr("groups") > 1:
+            outputs_per_group = self._types[node.outputs[0]].shape[-1] // node.attr("groups")
+            picked = self._names.fresh(f"{node.outputs[0]}.{stem}.data")
+            index = self._add_index(picked, np.asarray(channels) // outputs_per_group)
+            data = self._types[node.inputs[0]]
+            self._types[picked] = replace(data, shape=(*data.shape[:-1], len(channels)))
+            gather = {**registry.get("gather").defaults, "axis": len(data.shape) - 1}
+            nodes.append(Node("gather", (node.inputs[0], index), (picked,), gather, node.loc))
+            operands, attrs = [picked], {**node.attrs, "groups": len(channels)}
         for name in node.inputs[1:]:
             if name and (name, stem) not in self._split:
                 new = self._split[name, stem] = self._names.fresh(f"{name}.{stem}")
@@ -288,7 +306,13 @@ class _ChannelSplit:
             operands.append(name and self._split[name, stem])
         result, output = self._names.fresh(f"{node.outputs[0]}.{stem}"), self._types[node.outputs[0]]
         self._types[result] = replace(output, shape=(*output.shape[:-1], len(channels)))
-        return replace(node, inputs=tuple(operands), outputs=(result,))
+        return [*nodes, replace(node, inputs=tuple(operands), outputs=(result,), attrs=attrs)]
+
+    def _add_index(self, stem: str, positions: Array) -> str:
+        """Add a constant of positions of channels; return its name."""
+        name = self._names.fresh(f"{stem}.order")
+        self._consts[name], self._types[name] = positions.astype(np.int32), TensorType(positions.shape, "int32")
+        return name
 
 
 def _find_parameters(graph: Graph, layers: Sequence[Node], head: Head) -> list[str]:
