@@ -21,6 +21,7 @@ onnx = pytest.importorskip("onnx")
 DOMAIN = "qonnx.custom_op.general"
 ROUND: dict[str, Any] = {
     "ROUND": np.rint, "half_even": np.rint, "CEIL": np.ceil, "FLOOR": np.floor, "DOWN": np.trunc,
+    "ROUND_TO_ZERO": np.trunc,
     "UP": lambda x: np.sign(x) * np.ceil(np.abs(x)),
     "HALF_UP": lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5),
     "HALF_DOWN": lambda x: np.sign(x) * np.ceil(np.abs(x) - 0.5),

@@ -27,8 +27,8 @@ DOMAIN, BREVITAS_DOMAIN = "qonnx.custom_op.general", "onnx.brevitas"
 """Domains of the operators; Brevitas before 0.9 has one of its own."""
 
 RoundingMode = Literal[
-    "ROUND", "HALF_EVEN", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN",
-    "round", "half_even", "ceil", "floor", "up", "down", "half_up", "half_down",
+    "ROUND", "HALF_EVEN", "CEIL", "FLOOR", "UP", "DOWN", "ROUND_TO_ZERO", "HALF_UP", "HALF_DOWN",
+    "round", "half_even", "ceil", "floor", "up", "down", "round_to_zero", "half_up", "half_down",
 ]  # fmt: skip
 _TIES = {"ROUND": Ties.EVEN, "HALF_EVEN": Ties.EVEN, "HALF_UP": Ties.AWAY}
 _MOST_BITS = 32
@@ -210,6 +210,7 @@ def _compute_levels(x: Array, scale: Array, zero_point: Array, integers: Integer
     rounded = {
         "UP": np.ceil(magnitude),
         "DOWN": np.floor(magnitude),
+        "ROUND_TO_ZERO": np.floor(magnitude),  # Brevitas's name of DOWN
         "HALF_UP": np.floor(magnitude + np.float32(0.5)),
         "HALF_DOWN": np.ceil(magnitude - np.float32(0.5)),
     }[mode]
