@@ -10,11 +10,13 @@ import pytest
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.compiler.lowering.kernel_selection import adapt_group_to_core
 from microc.graph.ir import Graph, Node, TensorType
 from microc.numerics import quantize_multiplier
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
 from microc.ops.quantised.exact_rounding import use_floor_sums
+from microc.target import target_for
 
 
 def scaled_sum(
@@ -94,3 +96,11 @@ def test_sums_of_wider_operands_are_left_alone() -> None:
     attrs = scaled_sum((0.03, 0.07, 0.09), (0, 0, 0), -128)
     graph = sum_graph("qadd", {**attrs, "left_shift": 15}, "int16")
     assert use_floor_sums(graph, graph.nodes) == graph.nodes
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "cortex-m55", "cortex-m4", "cortex-m0", "rv64gcv", "avr"])
+def test_all_cores_replace_sums(cpu: str) -> None:
+    """Products of 32 bits exist everywhere; a ``sum_even`` of 64 bits has no lanes in vectors."""
+    graph = sum_graph("qadd", scaled_sum((0.05, 0.03, 0.06), (3, -4, 5), -128))
+    _, (node,) = adapt_group_to_core(graph, graph.nodes, target_for(cpu))
+    assert node.op == "sum_floor"
