@@ -24,8 +24,11 @@ def matmul(
     dtype: str = "int8",
     notes: tuple[tuple[str, int | str], ...] = (),
     scale: int = 0,
+    epilogue_dtype: str = "int32",
 ) -> ir.PrimFunc:
-    """acc = x @ weight.T + bias in int32; out = clamp((((acc << scale) + 77) >> (7 + scale)), 77 only if ``scale`` is not 0."""
+    """acc = x @ weight.T + bias in int32; out = clamp((((acc << scale) + 77) >> (7 + scale)), 77 only if ``scale`` is not 0.
+
+    ``epilogue_dtype``: dtype of the shifted value."""
     x = te.placeholder((rows, depth), dtype, "x")
     weight = te.placeholder((columns, depth), "int8", "weight")
     bias = te.placeholder((columns,), "int32", "bias")
@@ -38,7 +41,8 @@ def matmul(
     acc = te.compute((rows, columns), product, "acc", ("p", "o"), notes)
 
     def clamped(p: ir.Var, o: ir.Var) -> ir.Expr:
-        scaled = (acc[p, o] << scale) + 77 if scale else acc[p, o]
+        total = acc[p, o].astype(epilogue_dtype)
+        scaled = (total << scale) + 77 if scale else total
         return ir.clamp(scaled >> (7 + scale), -128, 127).astype("int8")
 
     out = te.compute((rows, columns), clamped, "out", ("p", "o"))

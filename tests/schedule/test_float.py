@@ -163,11 +163,12 @@ def test_a_tile_has_as_many_sums_as_a_pipeline_takes() -> None:
     assert (tile.rows, tile.columns, tile.block) == (6, 16, 86)
 
 
+@pytest.mark.parametrize("cpu", ["cortex-m55", "x86-64-v2"])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 8), (1, 4)])
-def test_sums_of_ends_without_lanes_are_made_in_lanes(rows: int, columns: int, tmp_path: Path) -> None:
+def test_sums_of_ends_without_lanes_are_made_in_lanes(cpu: str, rows: int, columns: int, tmp_path: Path) -> None:
     """Each tile's lie on the stack, where scalars read them."""
     func = product(rows, 6, columns, lambda value: ir.call("ceil", value))
-    schedule = schedule_kernel(func, "dense", target_for("cortex-m55"))
+    schedule = schedule_kernel(func, "dense", target_for(cpu))
     assert schedule.rule == "matrix vectors"
     equal_fused_products(func, schedule, tmp_path)
     local = [s.buffer for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc) and s.buffer.scope == "local"]

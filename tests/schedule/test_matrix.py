@@ -80,3 +80,12 @@ def test_wide_integers_are_no_pairs(cpu: str) -> None:
     graph = net.graph("wide", {"y": net.op("dense", x, weights, out_dtype="int64")})
     module = compile_graph(graph, "wide", target_for(cpu), make_options())
     assert not any("dot2" in str(kernel.func) for kernel in module.kernels)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "x86-64-v4-vnni", "aarch64-dotprod", "wasm-simd128"])
+def test_sums_are_computed_by_vectors_before_an_epilogue_of_64_bits(cpu: str) -> None:
+    """Vectors have no lanes of 64 bits. The epilogue alone is scalar code, and reads the sums from an array."""
+    func = matmul(13, 64, 32, epilogue_dtype="int64")
+    schedule = schedule_kernel(func, "dense", target_for(cpu))
+    assert schedule.rule == "matrix vectors"
+    np.testing.assert_array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=True))

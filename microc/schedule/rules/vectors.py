@@ -91,13 +91,14 @@ MOST_TAPS = 25
 def matches_vector_product(start: Schedule, target: Target) -> bool:
     """Match a product whose columns are contiguous and fill whole vectors.
 
-    Operands: float32 by float32, float32 by int8 with scales, or integers by constants, summed in int32."""
+    Operands: float32 by float32, float32 by int8 with scales, or integers by constants, summed in int32. An epilogue that does
+    not exist for vectors is scalar code for each sum."""
     product = match_product(start)
     if product is None or largest_dividing_lane_count(product.columns, target) == 0:
         return False
-    if not is_wholly_vectorizable(start, target) and not _is_worthwhile_with_scalar_epilogue(product, target):
-        return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
+        return False
+    if product.total.dtype == "float32" and not float_vector_level(target):
         return False
     if set(product.dtypes) == {"float32"} or (matches_float_by_int8(start, target) and not product.bits):
         return True
@@ -111,18 +112,9 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
     )
 
 
-def _is_worthwhile_with_scalar_epilogue(product: Product, target: Target) -> bool:
-    """Test whether it is worthwhile to vectorise the sums even if the epilogue is scalar code.
-
-    It is for float32 on cores that can multiply float vectors by scalars."""
-    return float_vector_level(target) == NUMBERS and set(product.dtypes) == {"float32"}
-
-
 def is_wholly_vectorizable(start: Schedule, target: Target) -> bool:
     """Test whether vectors can compute the whole function: it has no 64-bit values, and all its float operations exist
-    for vectors.
-
-    An epilogue that does not exist for vectors would be scalar code for every sum."""
+    for vectors."""
     parts = list(walk_all_exprs(start.func.body))
     floats = [x for x in parts if x.dtype == "float32"]
     if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
