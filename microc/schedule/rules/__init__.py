@@ -41,6 +41,7 @@ from microc.schedule.rules.movement import (
     matches_elementwise_arithmetic,
     matches_integer_moves,
     matches_packed_lanes,
+    matches_transposed_elements,
     schedule_copies,
     schedule_copy_loops,
     schedule_integer_moves,
@@ -48,6 +49,7 @@ from microc.schedule.rules.movement import (
     unroll_results,
     vectorize_results,
     vectorize_stages,
+    vectorize_transposed,
 )
 from microc.schedule.rules.rule import Matches, Rule, fixed_domain, vectorize_unassigned_loops
 from microc.schedule.rules.templates import match_product
@@ -331,6 +333,7 @@ OURS: tuple[Rule, ...] = (
         {"strips": fixed_domain(True, False)},
         needed_features=frozenset({"vectors"}),
     ),
+    Rule("transposed vectors", matches_transposed_elements, vectorize_transposed),
     Rule("rows", _matches_unless_tiled_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
 )
 """The built-in schedule rules. Their order decides between schedules of equal cost: the first is chosen."""

@@ -297,6 +297,44 @@ def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> S
     return schedule if inner else None
 
 
+TRANSPOSED_RUN = 64
+"""Largest number of elements of a row that are computed in vectors before they are stored by columns."""
+TRANSPOSED_BYTES = 1024
+"""Largest size of the array of such elements, which is on the stack."""
+
+
+def matches_transposed_elements(start: Schedule, target: Target) -> bool:
+    """Match functions that compute elements, on cores with vectors."""
+    return bool(target.core.lanes) and matches_elementwise_arithmetic(start, target)
+
+
+def vectorize_transposed(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+    """Compute elements in vectors along the rows of the operand of a transposition, in an array; then store its columns.
+
+    The results of a vector are apart in memory, so that without the array every element is computed by scalar code. Return None
+    if the operand is not transposed, or if the array would be too large."""
+    schedule = inline_elementwise(start)
+    blocks = blocks_of(schedule)
+    if len(blocks) != 1 or len(blocks[0].iters) < 2 or not isinstance(blocks[0].body, ir.Store):
+        return None
+    row, column = blocks[0].iters[-2:]
+    reads = [x.indices[-1] for x in walk_expr(blocks[0].body.value) if isinstance(x, ir.Load) and x.indices]
+    if row.var not in reads or any(column.var in free_vars(index) for index in reads):
+        return None
+    results, axes = stored_buffer(blocks[0]), len(blocks[0].iters)
+    run = min(TRANSPOSED_RUN, row.extent, TRANSPOSED_BYTES // (column.extent * dtypes.nbytes(results.dtype)))
+    if run < target.core.lanes[-1]:
+        return None
+    copy = array = f"{results.name}_local"  # the block that copies the array has its name
+    schedule = schedule.cache_write(blocks[0].name, "local")
+    schedule = schedule.transform_layout(array, ((None,),) * axes, (*range(axes - 2), axes - 1, axes - 2))
+    along = schedule.loops_of(copy)[-2]
+    schedule = schedule.split(along, (None, run)).compute_at(blocks[0].name, f"{along}_0")
+    along_row, across = schedule.loops_of(blocks[0].name)[-2:]
+    schedule = vectorize_in_lanes(schedule.reorder(across, along_row), along_row, target)
+    return unroll_small_loops(schedule, copy, list(schedule.loops_of(copy))[-1:])
+
+
 def matches_elementwise_arithmetic(start: Schedule, target: Target) -> bool:
     """Match functions without reductions that compute elements, not only move them."""
     blocks = blocks_of(start)
