@@ -62,10 +62,10 @@ from microc.tir.rewrite import walk_all_exprs, walk_expr
 MAX_TILE_VECTORS, MAX_TILE_ROWS = 4, 14
 """Most vectors of columns, and most rows, of a float tile."""
 SINGLE_ROW_VECTORS = 8
-"""Most vectors of columns of a float tile with one row. Its sums alone must fill the pipeline."""
+"""Most vectors of columns of a tile with one row. Its sums alone must fill the pipeline."""
 INT32_VECTORS, INT32_ROWS = 2, 8
-"""Most vectors of columns, and most rows, of an int32 tile. They are fewer because the requantisation of each sum is
-code of its own."""
+"""Most vectors of columns, and most rows, of an int32 tile with several rows. They are fewer because the requantisation of
+each sum is code of its own."""
 SCRATCH_REGISTERS = 2
 """Number of vector registers for a broadcast activation and an intermediate result."""
 DOT4_INTRINSICS = MappingProxyType(
@@ -127,8 +127,8 @@ def is_wholly_vectorizable(start: Schedule, target: Target) -> bool:
 def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Return the tiles that fill the vector registers. Each sum adds its terms in the order of K.
 
-    For floats it is only the tile of least estimated time, so that only one is lowered. For integers it is up to two
-    tiles, because the code size of their epilogues also counts."""
+    For floats it is only the tile of least estimated time, so that only one is lowered. For integers it is the widest and the
+    narrowest tile, because the code size of their epilogues also counts."""
     return tiles_in_vectors(start, require_product(start), target)
 
 
@@ -137,7 +137,7 @@ def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple
     lanes = largest_dividing_lane_count(product.columns, target)
     abreast = [n for n in range(_max_column_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
-        shapes = [(_preferred_rows(product, n, target), n) for n in abreast]
+        shapes = [(_preferred_rows(product, n, target), n) for n in sorted({abreast[0], abreast[-1]}, reverse=True)]
     else:
         candidates = [(rows, n) for n in abreast for rows in _row_candidates(start, product, n, target)]
         shapes = [min(candidates, key=lambda shape: _estimate_step_time(product, shape, target))]
@@ -149,9 +149,9 @@ def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple
 
 def _max_column_vectors(product: Product, target: Target) -> int:
     """Return the most vectors of columns of a tile."""
-    if product.total.dtype == "int32":
-        return INT32_VECTORS
-    return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else MAX_TILE_VECTORS
+    if product.rows == 1:
+        return min(SINGLE_ROW_VECTORS, target.core.vectors // 2)
+    return INT32_VECTORS if product.total.dtype == "int32" else MAX_TILE_VECTORS
 
 
 def _estimate_step_time(product: Product, rows_and_vectors: tuple[int, int], target: Target) -> float:
