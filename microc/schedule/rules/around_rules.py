@@ -437,7 +437,7 @@ def _expand_empty_body(expr: ir.Expr, target: Target) -> ir.Expr:
 
 
 def _has_empty_body(name: str, target: Target) -> bool:
-    """Test whether the C body of an intrinsic on the core is empty (:attr:`Body.is_empty`)."""
+    """Test whether the C body of an intrinsic on the core is empty."""
     body = c_body_for_cost_model(name, target.cpu)
     return body is not None and body.is_empty
 
