@@ -383,8 +383,9 @@ def _verify_and_list_changes(
     derived = part.stages[-1][1]
     blocks = find_channel_blocks(derived, kernel_builder.target)
     if blocks is not None and blocks.stored_weights in func.params:
-        yield f"constants are stored {blocks}"
-        derived = blocks.apply(derived)
+        apart, derived = derived, blocks.apply(derived)
+        before, after = (estimate(f, kernel_builder.target).instructions for f in (apart, derived))
+        yield f"constants are stored {blocks} ({before:,.0f} -> {after:,.0f} estimated instructions)"
     if func.params[-1].name == TABLE and len(func.params) == len(derived.params) + 1:
         yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
     elif replace(derived, name="") != replace(func, name=""):
