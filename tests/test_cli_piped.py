@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,3 +76,24 @@ def test_inputs_as_an_array_or_a_table(dtype: str, monkeypatch: pytest.MonkeyPat
 def test_tables_that_are_no_input(table: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError):
         given(table, monkeypatch, "int8")
+
+
+def run_in_shell(words: str, redirection: str) -> tuple[int, str]:
+    """Return the exit code and the standard error of a command whose standard streams the shell redirects."""
+    line = f"{shlex.quote(sys.executable)} -m microc {words} {redirection}"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("words", ["operators", "operators --json"])
+def test_a_full_disk_is_no_defect(words: str) -> None:
+    code, errors = run_in_shell(words, "> /dev/full")
+    assert code == 2 and errors.count("standard output cannot be written: No space left on device") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell of Windows closes no stream")
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("operators --json", 0), ("check none.tflite", 2)])
+def test_a_closed_output_is_none(words: str, code: int) -> None:
+    exit_code, errors = run_in_shell(words, ">&-")
+    assert exit_code == code and "Traceback" not in errors and "E7001" not in errors

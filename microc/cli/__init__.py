@@ -12,12 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 from microc.base.operating_system import is_closed_pipe, keep_freed_memory, reserves_stack
-from microc.errors import InternalError, MicrocError
+from microc.errors import InternalError, MicrocError, OutputError
 
 SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -49,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from microc.errors import escape_all_output
 
     words = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):  # None if the caller closed it, as a daemon does
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the process ends)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
@@ -60,9 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if not is_closed_pipe(error):
             raise
-        # The reader of stdout is gone; flushing it at exit would raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return BROKEN_PIPE
+
+
+def _discard_output() -> None:
+    """Let what is left of stdout go nowhere: flushing it at the end of the process would raise its error again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _report_unwritable_output() -> Iterator[None]:
+    """Convert errors of writing to stdout to OutputError, except that its reader is gone."""
+    try:
+        yield
+    except OSError as error:
+        if is_closed_pipe(error):
+            raise
+        _discard_output()
+        raise OutputError(
+            f"standard output cannot be written: {error.strerror}",
+            hint="redirect it to a disk with free space, or to a terminal",
+        ) from None
 
 
 @contextmanager
@@ -121,7 +143,8 @@ def _run_command(command_words: list[str]) -> int:
     try:
         command, arguments = parse_command_line(command_words or ["--help"])
     except SystemExit as end:  # --help and --version
-        sys.stdout.flush()
+        with _report_unwritable_output():
+            sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
     from microc.cli import show
     from microc.cli.argument_sources import fill_from_config, stdin_as_file
@@ -133,13 +156,14 @@ def _run_command(command_words: list[str]) -> int:
         arguments = fill_from_config(arguments)
         with register_plugins(arguments.options):
             answer = command.function.load_entry()(arguments)
-    if arguments.json:
-        error = {} if answer.error is None else {"error": _error_data(answer.error)}
-        config = {"config": str(arguments.config.path)} if arguments.config else {}
-        _print_json_answer({"command": command.name, **config, **error, **answer.data}, command_words)
-    elif not arguments.quiet and answer.document.blocks:
-        sys.stdout.write(show.render(answer.document).rstrip() + "\n")
-    sys.stdout.flush()
+    with _report_unwritable_output():
+        if arguments.json:
+            error = {} if answer.error is None else {"error": _error_data(answer.error)}
+            config = {"config": str(arguments.config.path)} if arguments.config else {}
+            _print_json_answer({"command": command.name, **config, **error, **answer.data}, command_words)
+        elif not arguments.quiet and answer.document.blocks:
+            sys.stdout.write(show.render(answer.document).rstrip() + "\n")
+        sys.stdout.flush()
     if arguments.verbose:
         sys.stderr.write(f"{command.name}: {time.monotonic() - start:.2f} s\n")
     if answer.error is not None:
@@ -164,8 +188,9 @@ def _report_error(error: MicrocError, command_words: Sequence[str]) -> int:
 
     print_error(error)
     if "--json" in command_words:
-        _print_json_answer({"error": _error_data(error), **error.details}, command_words)
-        sys.stdout.flush()
+        with suppress(OutputError), _report_unwritable_output():  # the error itself decides the exit code
+            _print_json_answer({"error": _error_data(error), **error.details}, command_words)
+            sys.stdout.flush()
     return error.exit_code
 
 
