@@ -137,3 +137,12 @@ def test_fields_that_are_no_parameters() -> None:
     assert first.seen is not second.seen
     with pytest.raises(TypeError, match=r"Derived.__init__\(\) got an unexpected keyword argument 'length'"):
         Derived("a", length=1)  # type: ignore[call-arg]
+
+
+def test_fields_named_as_what_init_calls() -> None:
+    @frozen
+    class Pair:
+        make_x: int
+        x: list[int] = field(default_factory=list)
+
+    assert Pair(3).x == [] and Pair(3).make_x == 3

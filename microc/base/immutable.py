@@ -58,6 +58,7 @@ def frozen(cls: type[_Class]) -> type[_Class]:
 
 def _compile_init(cls: Any) -> Callable[..., None]:
     """Compile the ``__init__`` of a dataclass, in half the time of the standard library's, which also makes a class."""
+    # No field may hide these names; those of fields do not begin with two underscores.
     namespace: dict[str, Any] = {"MISSING": MISSING}
     positional: list[str] = ["self"]
     keywords: list[str] = []
@@ -65,16 +66,16 @@ def _compile_init(cls: Any) -> Callable[..., None]:
     for f in fields(cls):
         name, value = f.name, f.name
         if f.default_factory is not MISSING:
-            namespace[f"make_{name}"] = f.default_factory
-            value = f"make_{name}() if {name} is MISSING else {name}" if f.init else f"make_{name}()"
+            namespace[f"__make_{name}"] = f.default_factory
+            value = f"__make_{name}() if {name} is MISSING else {name}" if f.init else f"__make_{name}()"
         elif f.default is not MISSING:
-            namespace[f"default_{name}"] = f.default
-            value = name if f.init else f"default_{name}"
+            namespace[f"__default_{name}"] = f.default
+            value = name if f.init else f"__default_{name}"
         elif not f.init:
             continue  # __post_init__ sets it
         assignments.append(f"self.{name} = {value}")
         if f.init:
-            default = "" if f.default is MISSING else f"=default_{name}"
+            default = "" if f.default is MISSING else f"=__default_{name}"
             parameter = name + ("=MISSING" if f.default_factory is not MISSING else default)
             (keywords if f.kw_only else positional).append(parameter)
     if hasattr(cls, "__post_init__"):
