@@ -528,6 +528,7 @@ def find_channel_blocks(func: ir.PrimFunc, target: Target) -> ChannelBlocks | No
         return None
     extents: dict[ir.Expr, int] = {}
     accesses: dict[ir.Buffer, list[_Access]] = {}
+    addressed: set[ir.Buffer] = set()  # intrinsics, such as loads of vectors, read several elements behind an address
     for stmt in walk_stmt(func.body):
         if isinstance(stmt, ir.For) and isinstance(stmt.extent, ir.Const):
             extents[stmt.var] = int(stmt.extent.value)
@@ -535,10 +536,12 @@ def find_channel_blocks(func: ir.PrimFunc, target: Target) -> ChannelBlocks | No
             for access in accesses_of(expr):
                 if access.buffer.scope == "const":
                     accesses.setdefault(access.buffer, []).append(_access_of(access))
+                    if isinstance(access, ir.AddressOf):
+                        addressed.add(access.buffer)
     blocks = {
         buffer: _find_blocks(buffer, found, extents)
         for buffer, found in accesses.items()
-        if buffer.dtype == "int32" and buffer in func.params
+        if buffer.dtype == "int32" and buffer in func.params and buffer not in addressed
     }
     for weights, found in accesses.items():
         if weights.dtype != "int16" or weights not in func.params:
