@@ -25,8 +25,8 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(digits.INT8), *BOARD, "-o", str(page)]) == 0
     said = capsys.readouterr().out
     for words in (
-        "about 56,6",
-        "0.337",
+        "about 55,6",
+        "0.331",
         "peak stack",
         "holds state           no",
         "est. ms",

@@ -35,6 +35,7 @@ WORDS = {
     "cv.clip a0, a1, 8": 0x7085B52B,
     "cv.clipu a0, a1, 9": 0x7295B52B,
     "cv.clip a0, a1, 16": 0x7105B52B,
+    "cv.clipu a0, a1, 16": 0x7305B52B,
 }
 """What LLVM 19 assembles."""
 OPCODES = (0x7B, 0x2B)
