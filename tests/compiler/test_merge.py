@@ -4,6 +4,8 @@ behind the weights of these channels."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from microc.target import Goal, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.rewrite import walk_stmt
+from microc.tir.rewrite import map_accesses, walk_stmt
 
 
 def scaled(name: str, factor: int, offset: int, size: int = 4) -> Kernel:
@@ -149,3 +151,18 @@ def test_flash_of_shared_constants_has_a_price() -> None:
 
 def test_bytes_have_no_words_behind_them() -> None:
     assert find_channel_blocks(dense_channels(4, "int8").func, M4) is None
+
+
+def test_constants_that_vectors_load_remain() -> None:
+    """An intrinsic takes the address of int32; words among int16 have none."""
+    kernel = dense_channels(4)
+    assert find_channel_blocks(kernel.func, target_for("wasm-simd128")) is not None
+    bias = kernel.func.params[1]
+
+    def load_from_address(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        return ir.Call("load_i32", (ir.AddressOf(bias, access.indices, 1),), "int32")
+
+    body = map_accesses(kernel.func.body, {bias}, lambda stmt: stmt, load_from_address)
+    blocks = find_channel_blocks(replace(kernel.func, body=body), target_for("wasm-simd128"))
+    assert blocks is not None
+    assert [constant.name for constant in blocks.constants] == ["multiplier"]

@@ -466,7 +466,7 @@ class ChannelBlocks:
         def redirect(access: ir.Load | ir.AddressOf) -> ir.Expr:
             covered = _access_of(access)
             (row,) = (v for v in covered.terms if v in self.variables)
-            if access.buffer in starts:
+            if access.buffer in starts:  # a load: constants with addresses remain
                 column = ir.const(starts[access.buffer] + _HALVES * covered.first, "int32")
                 address = ir.AddressOf(stored, (row, column), _HALVES)
                 return ir.Call(_WORD_LOADS[self.length % _HALVES], (address,), "int32")
