@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements of a transposed operand: vectors along its rows, an array of results, and columns stored from it."""
+"""Elements of a transposed operand: vectors along its rows, a workspace of results, and columns stored from it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_columns_are_stored_from_vectors_along_rows(cpu: str, shape: tuple[int, 
     np.testing.assert_array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
 
 
-def test_rows_too_long_for_the_stack_are_scalar() -> None:
-    """Sixteen elements of 2,000 columns would need 32,000 bytes."""
+def test_rows_too_long_for_a_workspace_are_scalar() -> None:
+    """Sixteen elements of 2,000 columns would take 32,000 bytes."""
     schedule = schedule_kernel(quantize_transposed(1, 32, 2000), "transpose", target_for("x86-64-v4"))
     assert schedule.rule != "transposed vectors"
 
@@ -55,4 +55,5 @@ def test_the_compiled_function_gives_the_same_bytes(tmp_path: Path) -> None:
     data = np.random.default_rng(0).integers(-400, 400, func.params[0].shape).astype(np.int16)
     want = np.zeros(func.params[1].shape, np.int8)
     run(Schedule(func).func, [data, want])
-    np.testing.assert_array_equal(call(build([lowered], tmp_path), lowered, [data, None])[1], want)
+    arrays = [data, *[None] * (len(lowered.params) - 1)]  # the result, and the workspace
+    np.testing.assert_array_equal(call(build([lowered], tmp_path), lowered, arrays)[1], want)

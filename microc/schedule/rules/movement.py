@@ -300,7 +300,7 @@ def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> S
 TRANSPOSED_RUN = 64
 """Largest number of elements of a row that are computed in vectors before they are stored by columns."""
 TRANSPOSED_BYTES = 1024
-"""Largest size of the array of such elements, which is on the stack."""
+"""Largest size of the workspace for such elements."""
 
 
 def matches_transposed_elements(start: Schedule, target: Target) -> bool:
@@ -309,10 +309,10 @@ def matches_transposed_elements(start: Schedule, target: Target) -> bool:
 
 
 def vectorize_transposed(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """Compute elements in vectors along the rows of the operand of a transposition, in an array; then store its columns.
+    """Compute elements in vectors along the rows of the operand of a transposition, in a workspace; then store its columns.
 
-    The results of a vector are apart in memory, so that without the array every element is computed by scalar code. Return None
-    if the operand is not transposed, or if the array would be too large."""
+    The results of a vector are apart in memory, so that without the workspace every element is computed by scalar code. Return
+    None if the operand is not transposed, or if the workspace would be too large."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     if len(blocks) != 1 or len(blocks[0].iters) < 2 or not isinstance(blocks[0].body, ir.Store):
@@ -325,8 +325,8 @@ def vectorize_transposed(start: Schedule, target: Target, _: Decisions) -> Sched
     run = min(TRANSPOSED_RUN, row.extent, TRANSPOSED_BYTES // (column.extent * dtypes.nbytes(results.dtype)))
     if run < target.core.lanes[-1]:
         return None
-    copy = array = f"{results.name}_local"  # the block that copies the array has its name
-    schedule = schedule.cache_write(blocks[0].name, "local")
+    copy = array = f"{results.name}_workspace"  # the block that copies the array has its name
+    schedule = schedule.cache_write(blocks[0].name, "workspace")
     schedule = schedule.transform_layout(array, ((None,),) * axes, (*range(axes - 2), axes - 1, axes - 2))
     along = schedule.loops_of(copy)[-2]
     schedule = schedule.split(along, (None, run)).compute_at(blocks[0].name, f"{along}_0")
