@@ -223,6 +223,8 @@ def padded(var_x: T.handle, var_y: T.handle):
         ("x[0] = T.sum(x[0])", r"T\.axis\.reduce"),
         ("a, c = 1, a", "a value reads a"),
         ("for i in range(8, 0, -1):\n    x[i] = 0", "got -1, expected a positive number"),
+        ('for i in T.thread_binding(thread="threadIdx.x"):\n    x[i] = 0', "wrong number of arguments; got 0"),
+        ("x[0], x[1] = x[1], x[0]", "a value reads x.*by a third name"),
         ("return x", "store the result to a parameter"),
         ("assert x[0] == 0", "leave it out"),
         ('T.attr(0, "pragma", 1)', "annotate the loop"),

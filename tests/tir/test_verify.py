@@ -176,6 +176,7 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
         ir.loops(nest(3, 8), block((V, 4, I), (W, 8, J))),
         "v = i does not take every value of 0..3",
     ),
+    "one instance": (block((V, 4, const(0, "int32")), (W, 8, const(0, "int32"))), "v = 0 does not take every value"),
     "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not take every value of"),
     "no iterations": (ir.loops(nest(4, 0), block((V, 4, I), (W, 1, J))), "loop j has no iterations"),
     "diagonal": (ir.loops(nest(4), block((V, 4, I), (W, 8, I))), "no independent mixed-radix digit"),
@@ -298,7 +299,7 @@ def f(x: T.Buffer((3, 3), "int8"), y: T.Buffer((3, 3), "int8")):
     ],
 )
 def test_loops_with_a_tail_are_split_again(guards: str, covers: bool) -> None:
-    """8 values in threes, of which each is 2 by 2: what the inner guard leaves is the variable before the second split.
+    """8 values in threes, each of them 2 by 2: what the inner guard leaves is the variable before the second split.
 
     ``b + c * 2 < 3`` leaves the same three pairs of ``b`` and ``c``."""
     func = from_text(f"""

@@ -169,7 +169,7 @@ def collatz(A: T.Buffer((8,), "int32"), steps: T.Buffer((8,), "int32")):
         ("while True:\n    x[0] += 1", "while True: the loop cannot end(.|\n)*while n"),
         ("while y[0] < 3:\n    x[0] += 1", "stores to no buffer that the condition loads"),
         ("while x[0]:\n    x[0] -= 1", "expected bool"),
-        ("while x[0] < 3:\n    x[0] += 1\nelse:\n    x[0] = 0", "While is no statement"),
+        ("while x[0] < 3:\n    x[0] += 1\nelse:\n    x[0] = 0", "no else in TIR(.|\n)*behind the loop"),
         ("while x[0] < 3:\n    x[0] += 1\n    break", "break is no statement(.|\n)*a flag in its condition"),
         ("for i in range(4):\n    continue", "continue is no statement"),
     ],

@@ -115,7 +115,7 @@ def _visits_all_instances(
     domain = [i.extent for i in block.iters]
     if any(type(n) is not int for n in (*counts, *domain)) or max(prod(counts), prod(domain)) > _MAX_ENUMERATED:
         return False
-    values = dict(zip(loops, np.indices(counts, np.int64).reshape(len(counts), -1), strict=True))
+    values = dict(zip(loops, np.indices(counts, np.int64).reshape(len(counts), prod(counts)), strict=True))
     runs = np.ones(prod(counts), np.bool_)
     for condition in conditions:
         holds = _evaluate_at_points(condition, values)

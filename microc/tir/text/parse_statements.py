@@ -298,11 +298,17 @@ class NameScope(ExprReader):
     def read_tuple_assignment(
         self, node: ast.Assign, targets: list[ast.expr], values: list[ast.expr], rest: list[ast.stmt]
     ) -> ir.Stmt:
-        """Read ``a, b = x, y`` and the statements ``rest`` behind it. ModelError if a value reads one of the targets."""
-        names = {part.id for value in values for part in ast.walk(value) if isinstance(part, ast.Name)}
-        if clashing := sorted(names & set(map(ast.unparse, targets))):
+        """Read ``a, b = x, y`` and the statements ``rest`` behind it. ModelError if a value reads a name or a buffer that a
+        target writes: the value would be read after that, as in ``A[0], A[1] = A[1], A[0]``."""
+        written, read = (
+            {part.id for expr in exprs for part in ast.walk(expr) if isinstance(part, ast.Name)}
+            for exprs in ([t.value if isinstance(t, ast.Subscript) else t for t in targets], values)
+        )
+        if clashing := sorted(written & read):
             raise_parse_error(
-                node, f"{format_excerpt(node)}: a value reads {clashing[0]}", "assign one name after the other"
+                node,
+                f"{format_excerpt(node)}: a value reads {clashing[0]}",
+                "assign one after the other, by a third name",
             )
         pairs = zip(targets, values, strict=True)
         single = [ast.copy_location(ast.Assign([target], value), node) for target, value in pairs]
@@ -371,6 +377,8 @@ class NameScope(ExprReader):
                 return ir.Evaluate(self.read_expr(parts.args[0]))
             case ast.While(test, body, []):
                 return self.read_while_loop(node, test, body)
+            case ast.While():
+                raise_parse_error(node, "while has no else in TIR", "write the statements behind the loop")
             case ast.Return():
                 raise_parse_error(
                     node, "return is no statement of TIR", "store the result to a parameter: B: T.Buffer(shape, dtype)"
@@ -488,6 +496,7 @@ class NameScope(ExprReader):
             )
         if (
             word == THREAD_BINDING
+            and parts.args
             and isinstance(parts.args[-1], ast.Constant)
             and isinstance(parts.args[-1].value, str)
         ):
