@@ -280,19 +280,27 @@ class SymbolicGraphDeriver:
             for name, inferred in zip(node.outputs, infer_symbolic_types(node, types), strict=False):
                 if name:
                     types[name] = replace(largest.types[name], shape=inferred.shape)
-                    self._add_extents(node, inferred.shape, [graph.types[name].shape for graph in graphs])
+                    shapes = [graph.types[name].shape for graph in (*graphs, largest)]
+                    self._add_extents(node, inferred.shape, shapes)
         derive_types(largest.types)
         return replace(largest, types=types, nodes=tuple(nodes))
 
-    def _add_extents(self, node: Node, shape: Sequence[Any], at_points: Sequence[Sequence[int]]) -> None:
-        """Add the extents of a result to the known ones. Raise UnsupportedError if they are wrong at a point."""
-        columns = [*zip(*at_points, strict=True)]
-        if [self._values_at_points(extent) for extent in shape] != columns:
-            shapes = ", ".join(map(str, at_points))
-            raise _unproved_error(node, f"the operator infers {shape}, other sizes give {shapes}")
-        for column, extent in zip(columns, shape, strict=True):
-            if isinstance(extent, Extent):
+    def _add_extents(self, node: Node, shape: Sequence[Any], shapes: Sequence[Sequence[int]]) -> None:
+        """Add the extents of a result to the known ones. ``shapes``: by point, and at last at the largest sizes. Raise
+        UnsupportedError if an extent is wrong.
+
+        Points may be beyond the largest sizes. An extent that is the same number at all sizes up to these may differ there."""
+        for extent, (*at_points, at_largest) in zip(shape, zip(*shapes, strict=True), strict=True):
+            column = tuple(at_points)
+            if self._values_at_points(extent) == column:
+                if isinstance(extent, Extent):
+                    self.known.setdefault(column, extent)
+            elif extent == at_largest and not isinstance(extent, Extent):
                 self.known.setdefault(column, extent)
+            else:
+                raise _unproved_error(
+                    node, f"the operator infers {shape}, other sizes give {', '.join(map(str, shapes[:-1]))}"
+                )
 
     def _derive_node(self, largest: Node, at_points: Sequence[Node], operands: Sequence[TensorType]) -> Node:
         """Derive the attributes of a node. ``at_points``: the node at the points. ``operands``: the types of its operands."""

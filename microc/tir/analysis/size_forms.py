@@ -417,9 +417,8 @@ def _find_quotient(extents: Point, extent: Any, values: Point, strides: Sequence
     Windows of stride s over n elements that end with the last one need ``s * ((n + b) // s) - n + c`` elements of padding. One
     side has all of them, half, or the larger half."""
     for stride in {*strides} - {1}:
-        is_determined = {n % stride for n in extents} == {
-            *range(stride)
-        }  # padding depends on nothing but this remainder
+        # Padding depends on the remainder alone, so that points with all remainders determine it.
+        is_determined = len({n % stride for n in extents}) == stride
         found = _list_paddings(extents, extent, values, stride)
         if found and (is_determined or all(number == found[0] for number in found)):
             return found[0]

@@ -541,6 +541,22 @@ def graphs_of_means(tmp_path: Path, change: Callable[[Node, Mapping[str, int]], 
     return read_family(sizes, read_changed)
 
 
+def test_an_extent_of_one_number_up_to_the_largest_size(tmp_path: Path) -> None:
+    """Points at which a network is read are beyond its largest sizes, where strided windows leave more than one element."""
+    nodes = [
+        node("MaxPool", ["x"], ["h"], kernel_shape=[3, 3], strides=[9, 1]),
+        node("Conv", ["h", "a"], ["y"], strides=[3, 1]),
+    ]
+    path = saved(proto(nodes, {"x": [1, 2, "n", 9]}, {"a": weights(4, 2, 2, 3)}), tmp_path)
+    options = make_options(bounds={"n": 30})
+    sizes, read = open_dynamic_sizes(path, options)
+    family = read_family(sizes, lambda at: optimise_graph(read(at), options))
+    (output,) = family.symbolic.outputs
+    assert family.symbolic.types[output].shape == family.largest.types[output].shape
+    library = microc.compile(path, "host", bounds={"n": 30})
+    assert library.manifest["sizes"][0]["minimum"] == 12
+
+
 def test_an_attribute_that_breaks_its_rule_at_the_largest_sizes(tmp_path: Path) -> None:
     def clamp_offset(node: Node, at: Mapping[str, int]) -> Node:
         offset = node.attrs.get("offset")
