@@ -410,7 +410,7 @@ class Schedule(Showable):
 
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str, woven: int = 1) -> Schedule:
         """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by the intrinsic ``dot2``,
-        which adds two 16-bit products. The constant weights are rearranged in pairs, of which ``woven`` alternate."""
+        which adds two 16-bit products. The constant weights are rearranged in pairs; ``woven`` pairs alternate."""
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype, *((woven,) if woven > 1 else ()))
 
     def tensorize_taps(self, block: str, weight: str, axis: int) -> Schedule:
